@@ -197,23 +197,22 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
     reject_missing_records(outside)
 
 
-@pytest.mark.parametrize("is_same_log", [True, False])
-def test_no_decision_overrides_the_bytes_of_a_log(is_same_log: bool) -> None:
+@pytest.mark.parametrize(
+    ("named", "is_same_log", "message"),
+    [
+        ("clicks:1-0", True, "not the same partition: it no longer has the bytes"),
+        ("clicks:2-0", False, "It is the same partition: it has the bytes"),
+        ("clicks", True, "not the same partition"),
+    ],
+)
+def test_no_decision_overrides_the_bytes_of_a_log(
+    named: str, is_same_log: bool, message: str
+) -> None:
     outside = kept_by_two()
     before = dict(outside.plans)
-    if is_same_log:
-        named, message = ("clicks:1-0", "not the same partition: it no longer has the bytes")
-    else:
-        named, message = ("clicks:2-0", "It is the same partition: it has the bytes")
     with pytest.raises(SettingsError, match=message):
         accept(outside, named, is_same_log=is_same_log)
     assert outside.plans == before
-
-
-def test_a_topic_is_not_the_same_where_one_of_its_logs_holds_other_bytes() -> None:
-    outside = kept_by_two()
-    with pytest.raises(SettingsError, match="not the same partition"):
-        accept(outside, "clicks", is_same_log=True)
 
 
 def test_a_topic_that_was_copied_to_another_ensemble_continues_at_its_offset() -> None:

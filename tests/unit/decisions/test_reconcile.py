@@ -591,7 +591,7 @@ def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(
     disagreement(replace(ledger_of(2), acknowledged=replace(acknowledgement, number=1)), table, ".")
 
 
-NO_TABLE = {"table_id": None, "delta_version": None}
+NO_TABLE: dict[str, Any] = {"table_id": None, "delta_version": None}
 
 
 @pytest.mark.parametrize(

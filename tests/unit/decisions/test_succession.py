@@ -83,7 +83,7 @@ def inherited(
     taken: PredecessorState, state: PipelineState | None, snapshot: Snapshot, **changes: Any
 ) -> Plan:
     """The plan that takes over, with an id."""
-    wanted = {"uid": "uid1", "now_ms": 1, "reason": "renamed", **changes}
+    wanted: dict[str, Any] = {"uid": "uid1", "now_ms": 1, "reason": "renamed", **changes}
     return with_id(plan_inheritance(taken, state, snapshot, SETTINGS, **wanted))
 
 

@@ -311,7 +311,7 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
 
 
 def test_the_last_bytes_are_compared_all_of_a_smaller_log_and_none_of_an_empty_one() -> None:
-    bounds = {
+    bounds: dict[tuple[int, ...], dict[BrokerPartition, tuple[int, int]]] = {
         (0, 2500, 5000, 5010): {ONE: (5010, TAIL_BYTES)},
         (4800, 5000, 5010): {ONE: (5010, 210)},
         (5010,): {},

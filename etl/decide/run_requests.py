@@ -21,7 +21,6 @@ Not here: `--until` and `--run-key`, with the rejection of an end in the future
 A run never skips offsets. A start bound by time is the start of the pipeline's first plan; later it
 requires that nothing before it is unread. An end bound is the first offset at or after it in each
 partition; a partition without such a record is read to its end and counted (`Bounds.open_logs`).
-`tests.model.run_keys` checks this in all interleavings of two drivers.
 
 The interval of a scheduler's run (Airflow 2.11 and 3.3):
 

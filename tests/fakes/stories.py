@@ -207,6 +207,29 @@ def reject_unfinished(outside: Outside) -> None:
     ]
 
 
+def reject_doubled_records(outside: Outside) -> None:
+    """Of logs that were truncated or recreated: no record is there twice, and none under a key of
+    another's.
+    """
+    assert not [record for record, times in outside.records().items() if times > 1]
+    assert not [key for key, times in outside.keys().items() if times > 1]
+
+
+def reject_missing_records(outside: Outside) -> None:
+    """Of such logs: every record that they hold is there, the offsets are at the ends, and each
+    plan has its result.
+    """
+    reject_doubled_records(outside)
+    there = {
+        (log, kept.incarnation_of(offset_of(place)), place)
+        for log, kept in outside.logs.items()
+        for place in kept.read(kept.log_start, kept.end)
+    }
+    assert set(outside.records()) >= there
+    assert offsets_of(outside) == {log: found.end for log, found in outside.logs.items()}
+    assert set(outside.applied) == set(outside.plans)
+
+
 SKIPPING = settings_of(on_data_loss="skip")
 
 

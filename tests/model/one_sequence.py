@@ -27,8 +27,8 @@ the log still has once, up to its end, and commit that end.
 
     python -m tests.model.one_sequence [SCENARIO] [--large] [--without RULE]
 
-Not here: what the plans of a group's members commit before they read (handing_over), older copies
-of the table (tests/unit/run/test_stateful_law.py).
+Not here: what the plans of a group's members commit before they read
+(tests/unit/run/test_joining.py), older copies of the table (tests/unit/run/test_stateful_law.py).
 """
 
 from __future__ import annotations

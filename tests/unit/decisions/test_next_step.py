@@ -474,10 +474,3 @@ def test_a_run_has_one_step_after_a_plan_that_was_left_and_it_is_the_last() -> N
         (Action.REPLAY, False),
         (Action.STORE, True),
     ]
-
-
-def test_the_next_step_of_a_snapshot_is_always_the_same() -> None:
-    snapshot = FakeWorld(crashed("commit from 0"), SETTINGS).observe()
-    assert next_step(snapshot, SETTINGS, now_ms=1, uid="u") == next_step(
-        snapshot, SETTINGS, now_ms=1, uid="u"
-    )

@@ -27,10 +27,11 @@ from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
-from tests.builders import pending_starts_of, plain_settings, plain_snapshot, with_facts
+from tests.builders import plain_settings, plain_snapshot, with_facts
 from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
+from tests.fakes.stories import crash_at
 from tests.fakes.world import Crash, FakeWorld, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
@@ -52,7 +53,6 @@ def driver_of(pipeline: str) -> str:
 
 
 # -- the name of a driver as an owner
-# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("started", [None, "812"])
@@ -68,14 +68,6 @@ def test_a_driver_is_a_thread_of_its_group_and_is_known_again(
     )
     assert parse_owner("my_group-1", thread) == owner
     assert parse_owner("my_group", thread) is None
-
-
-def test_every_thread_of_a_driver_names_it() -> None:
-    assert (
-        parse_owner("group", "group_etl:clicks:run:7:9:h-3")
-        == parse_owner("group", "group_etl:clicks:run:7:9:h-0")
-        is not None
-    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +89,6 @@ def test_other_owners_are_no_drivers_of_ours(owner: str) -> None:
 
 
 # -- decisions
-# --------------------------------------------------------------------------------------------------
 
 
 def test_without_consumers_and_owners_no_partition_is_left_out() -> None:
@@ -271,7 +262,6 @@ def test_each_owner_is_reported_once_per_topic() -> None:
 
 
 # -- the story
-# --------------------------------------------------------------------------------------------------
 
 
 def outside_of(**changes: Any) -> Outside:
@@ -289,13 +279,6 @@ def then(step: str, change: Callable[[], Any]) -> At:
     return lambda reached, when: change() if (reached, when) == (step, When.BEFORE) else None
 
 
-def crash_before(step: str) -> At:
-    def crash() -> None:
-        raise Crash
-
-    return then(step, crash)
-
-
 SKIP = settings_of(on_owned="skip")
 
 
@@ -311,11 +294,6 @@ def test_a_log_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
     outside.owners.clear()
     assert Outcome.OWNED_BY_OTHERS not in dict(run(outside, SKIP).outcomes)
     assert set(outside.rows().values()) == {1} and len(outside.rows()) == 12
-
-
-def test_the_offset_of_a_known_log_stays_while_another_client_owns_it() -> None:
-    outside = outside_of()
-    run(outside, SKIP)
     outside.owners = {B: FOREIGN}
     for log in LOGS:
         outside.logs[log].end += 3
@@ -324,35 +302,13 @@ def test_the_offset_of_a_known_log_stays_while_another_client_owns_it() -> None:
     assert (plan := outside.newest_plan()) and plan.loaded_until == {A: 7, B: 4, C: 7}
 
 
-def test_with_everything_owned_at_the_first_run_one_plan_keeps_the_starts() -> None:
-    outside = outside_of(owners=dict.fromkeys(LOGS, FOREIGN))
-    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [
-        Outcome.OWNED_BY_OTHERS,
-        Outcome.OFFSETS_STORED,
-    ]
-    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [
-        Outcome.OWNED_BY_OTHERS,
-        Outcome.UP_TO_DATE,
-    ]
-    assert (plan := outside.newest_plan()) and (plan.ranges, set(pending_starts_of(plan))) == (
-        (),
-        set(LOGS),
-    )
-
-
-def test_live_consumers_are_tolerated_with_the_confs_permission() -> None:
-    outside = outside_of(owners={B: FOREIGN}, live_consumers=("group_host-1",))
-    run(outside, settings_of(on_active_members="skip"))
-    assert {log for log, _ in outside.rows()} == {A, C}
-
-
 @pytest.mark.parametrize("group", [{}, {"on_owned": "wait"}, {"on_owned": "skip"}])
 def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(
     group: dict[str, str],
 ) -> None:
     outside, settings = outside_of(), settings_of(**group)
     with pytest.raises(Crash):
-        run(outside, settings, crash_before("fetch"))
+        run(outside, settings, crash_at("fetch", When.BEFORE))
     stored = dict(outside.plans)
     outside.owners[B] = FOREIGN
     with pytest.raises(Owned, match=FOREIGN):
@@ -412,15 +368,6 @@ def test_an_owner_who_stays_is_named() -> None:
     assert outside.plans == {}
 
 
-def test_the_claims_of_a_crashed_run_are_taken_over_and_given_back() -> None:
-    outside = outside_of()
-    with pytest.raises(Crash):
-        run(outside, settings_of(), crash_before("append"))
-    assert set(outside.owners) == set(LOGS)
-    run(outside, settings_of())
-    assert outside.owners == {} and len(outside.rows()) == 12
-
-
 def test_claims_are_given_back_when_a_run_fails() -> None:
     outside = outside_of()
 
@@ -445,7 +392,6 @@ def test_a_preview_lists_partitions_that_would_be_left_out() -> None:
 
 
 # -- the fake world is honest
-# -------------------------------------------------------------------------------------------
 
 
 class FakeStage:

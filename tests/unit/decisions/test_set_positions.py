@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any
 
 import pytest
 
 from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.set_offsets import Move, describe_moves, reject_loaded
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
-from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, PlanKind
 from etl.report.run_progress import Outcome
@@ -84,16 +82,6 @@ def test_an_offset_set_back_over_unloaded_records_loads_each_once() -> None:
         and outside.offsets[A][0] == 15
         and not outside.losses
     )
-
-
-def test_skipped_records_are_loaded_once_after_the_offset_is_set_back() -> None:
-    outside = loaded()
-    outside.logs[A].end = 30
-    set_to(outside, a=30)
-    run(outside)
-    set_to(outside, a=15)
-    run(outside)
-    assert rows_of(outside) == list(range(30))
 
 
 @pytest.mark.parametrize("to", [0, 14])
@@ -283,54 +271,6 @@ def test_a_crash_at_any_moment_of_setting_an_offset_or_of_the_next_run_loses_and
     assert {log: offset for log, (offset, _) in outside.offsets.items()} == {A: 15, B: 3, C: 4}
 
 
-@pytest.mark.parametrize(
-    "at", ["observe", "store plan", "append", "record", "commit from 0", "tidy"]
-)
-@pytest.mark.parametrize("forwards", [True, False])
-def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_nothing(
-    at: str, forwards: bool
-) -> None:
-    outside = unloaded()
-    outside.logs[A].end = 20
-    results: list[Any] = []
-
-    def at_moment(step: str, when: When) -> None:
-        if (step, when) == (at, When.AFTER) and not results:
-            results.append(step)
-            with contextlib.suppress(Exception):  # whatever it is refused with, it stored nothing
-                set_to(outside, LATEST, a=18 if forwards else 10)
-
-    with contextlib.suppress(Exception):  # one of the two gives way
-        run(outside, LATEST, at=at_moment)
-    assert results
-    run(outside, LATEST)
-    rows = rows_of(outside)
-    reported = [
-        at for _, loss in outside.losses for at in range(loss.from_offset, loss.until_offset)
-    ]
-    assert (
-        len(set(rows)) == len(rows)
-        and {*rows, *reported} >= set(range(15, 20))
-        and outside.offsets[A][0] == 20
-    )
-
-
-@pytest.mark.parametrize("policy", ["fail", "follow"])
-def test_a_ledger_copy_from_before_an_offset_went_back_doubles_and_skips_nothing(
-    policy: str,
-) -> None:
-    outside = unloaded()
-    kept = copy.deepcopy(
-        {name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")}
-    )
-    set_to(outside, LATEST, a=4)
-    run(outside, settings_of(starting_offsets="latest", limits={"max_records_per_plan": 3}))
-    assert rows_of(outside) == [4, 5, 6]
-    vars(outside).update(kept)
-    run(outside, settings_of(starting_offsets="latest", on_offset_changed=policy))
-    assert rows_of(outside) == list(range(4, 15)) and not outside.losses
-
-
 def test_our_own_offset_is_set_where_another_client_moved_it_and_runs_would_follow() -> None:
     outside, follows = loaded(), settings_of(on_offset_changed="follow")
     outside.logs[A].end = 30
@@ -378,11 +318,6 @@ def test_byte_positions_are_set_where_a_message_begins_and_nowhere_else() -> Non
         outside.offsets[log][0] == outside.logs[log].end
         and "bytes are skipped" in describe_moves([Move(log, 0, 31)])[0]
     )
-
-
-def test_the_plan_is_written_and_read_back_as_it_is() -> None:
-    plan = set_to(unloaded(), LATEST, a=4)
-    assert plan and parse_plan(render_plan(plan), path="plans") == plan
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from etl.decide.offsets import timestamps_to_look_up
-from etl.errors import BrokerUnreachable
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, PartitionOffsets
 from etl.model.plans import Plan
@@ -74,15 +73,6 @@ def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_
     assert its_rows(outside) == [6, 7, 8], "its start is decided by then"
 
 
-def test_a_start_at_latest_without_a_leader_has_no_row_if_no_record_arrived_since() -> None:
-    outside, settings = without_a_leader(later={}, starting_offsets="latest")
-    run(outside, settings)
-    leads_again(outside)
-    assert outcomes(run(outside, settings)) == [Outcome.OFFSETS_STORED]
-    assert its_rows(outside) == [] and outside.offsets[LOGS[0]][0] == 6
-    assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
-
-
 def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None:
     outside, settings = without_a_leader(
         later={4: NOON_MS, 5: NOON_MS + 1}, starting_offsets=AT_NOON
@@ -133,7 +123,6 @@ def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_i
 
 
 # -- a topic of which the first run could read no partition
-# ------------------------------------------------------------
 
 UNREAD = BrokerPartition("clicks-2", 0)
 UNREAD_SOURCE: dict[str, Any] = {"new_topics_starting_offsets": "latest", "on_no_leader": "skip"}
@@ -172,24 +161,6 @@ def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later
     reject_unfinished(outside)
 
 
-def test_a_kept_start_is_reported_once() -> None:
-    outside = with_an_unread_topic("no_leader", 5)
-    run(outside, skipping_owners())
-    assert outcomes(run(outside, skipping_owners())) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
-
-
-@pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
-def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_first_run(
-    step: str,
-) -> None:
-    outside, settings = with_an_unread_topic("no_leader", 5, 3), skipping_owners()
-    with pytest.raises(Crash):
-        run(outside, settings, at=crash_at(step, When.AFTER))
-    can_be_read(outside)
-    run(outside, settings)
-    reject_unfinished(outside)
-
-
 def test_the_start_of_an_unreadable_topic_survives_a_superseding_plan() -> None:
     outside, settings = (
         with_an_unread_topic("no_leader", 5),
@@ -203,15 +174,6 @@ def test_the_start_of_an_unreadable_topic_survives_a_superseding_plan() -> None:
         run(outside, skipping_owners(on_data_loss="skip", starting_offsets="latest"))
     )
     assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
-
-
-def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_ledger() -> None:
-    outside, settings = with_an_unread_topic("no_leader", 5), skipping_owners()
-    run(outside, settings)
-    outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
-    can_be_read(outside)
-    run(outside, settings)
-    reject_unfinished(outside)
 
 
 def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_decided() -> None:
@@ -302,7 +264,6 @@ def test_a_decided_start_survives_the_loss_of_the_ledger() -> None:
 
 
 # -- the pure part
-# --------------------------------------------------------------------------------------------------
 
 SKIP = plan_settings(on_no_leader="skip", starting_offsets="latest")
 
@@ -316,12 +277,22 @@ def kept_after_a_first_run(**source: Any) -> Plan:
     )
 
 
-def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
-    plan = kept_after_a_first_run(starting_offsets="latest")
-    assert pending_starts_of(plan) == {A: NOW_MS}
-    assert pending_starts_of(parse_plan(render_plan(plan), path="p")) == {A: NOW_MS}
+@pytest.mark.parametrize(
+    ("source", "moment", "shown"),
+    [
+        ({"starting_offsets": "latest"}, NOW_MS, "2023-11-14T22:13:20.000+00:00"),
+        ({}, None, None),
+    ],
+    ids=["a moment", "the first record"],
+)
+def test_a_decided_start_is_kept_in_the_plans_document_and_shown(
+    source: dict[str, Any], moment: int | None, shown: str | None
+) -> None:
+    plan = kept_after_a_first_run(**source)
+    assert pending_starts_of(plan) == {A: moment}
+    assert pending_starts_of(parse_plan(render_plan(plan), path="p")) == {A: moment}
     assert describe_plan(plan, None)["pending_starts"] == [
-        {"topic": "clicks", "partition": 0, "first_record_at": "2023-11-14T22:13:20.000+00:00"}
+        {"topic": "clicks", "partition": 0, "first_record_at": shown}
     ]
 
 
@@ -358,12 +329,12 @@ def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_time
 
 
 def test_offsets_at_a_time_are_requested_only_for_logs_that_start_at_one() -> None:
-    first = plan_settings(starting_offsets=AT_NOON)
+    first, logs = plan_settings(starting_offsets=AT_NOON), [A, B, OTHER]
     assert timestamps_to_look_up([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
     assert timestamps_to_look_up([A, OTHER], None, SKIP, {}) == {}
-    assert timestamps_to_look_up(
-        [A, B, OTHER], kept_after_a_first_run(starting_offsets="latest"), first, {}
-    ) == {A: NOW_MS}
+    at_the_moment = kept_after_a_first_run(starting_offsets="latest")
+    assert timestamps_to_look_up(logs, at_the_moment, first, {}) == {A: NOW_MS}
+    assert timestamps_to_look_up(logs, kept_after_a_first_run(), first, {}) == {}
 
 
 def test_for_a_log_with_a_committed_offset_no_offset_at_a_time_is_requested() -> None:
@@ -383,32 +354,3 @@ def test_a_start_without_a_requested_offset_waits_for_a_run_that_requests_it() -
     assert (plan.loaded_until, pending_starts_of(plan)) == ({B: 7}, {A: NOW_MS})
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}, starts={A: 4}), state, SKIP)
     assert (plan.loaded_until, pending_starts_of(plan)) == ({A: 9, B: 7}, {})
-
-
-def test_under_fail_a_partition_that_loses_its_leader_during_the_request_stops_the_run() -> None:
-    with pytest.raises(BrokerUnreachable):
-        planned(
-            snapshot_of({B: (0, 5)}, leaderless=frozenset({A})),
-            settings=plan_settings(starting_offsets=AT_NOON),
-        )
-
-
-def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -> None:
-    plan = kept_after_a_first_run()
-    assert (
-        pending_starts_of(parse_plan(render_plan(plan), path="p"))
-        == pending_starts_of(plan)
-        == {A: None}
-    )
-    assert describe_plan(plan, None)["pending_starts"] == [
-        {"topic": "clicks", "partition": 0, "first_record_at": None}
-    ]
-    assert (
-        timestamps_to_look_up([A, B, OTHER], plan, plan_settings(starting_offsets=AT_NOON), {})
-        == {}
-    )
-
-
-def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:
-    snapshot = with_facts(snapshot_of({B: (0, 5)}), owners={})
-    assert not pending_starts_of(planned(snapshot, settings=SKIP))

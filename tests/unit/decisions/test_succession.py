@@ -5,11 +5,13 @@ begins where it ended.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from etl.decide.inherit_pipeline import (
     Loaded,
+    PredecessorState,
     plan_inheritance,
     predecessor_of,
     reject_unloaded_gap,
@@ -77,15 +79,19 @@ def test_an_inherited_pipeline_is_retired_with_the_name_of_its_successor(
     )
 
 
+def inherited(
+    taken: PredecessorState, state: PipelineState | None, snapshot: Snapshot, **changes: Any
+) -> Plan:
+    """The plan that takes over, with an id."""
+    wanted: dict[str, Any] = {"uid": "uid1", "now_ms": 1, "reason": "renamed", **changes}
+    return with_id(plan_inheritance(taken, state, snapshot, SETTINGS, **wanted))
+
+
 def inherited_plan(outside: Outside) -> Plan:
     """The plan that `pipelines inherit` stores."""
     snapshot = snapshot_of(outside)
     taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
-    return with_id(
-        plan_inheritance(
-            taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"
-        )
-    )
+    return inherited(taken, FirstRun(), snapshot)
 
 
 def ruled(outside: Outside) -> Outside:
@@ -130,7 +136,6 @@ def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_
 
 
 # -- a topic that another pipeline has loaded
-# ----------------------------------------------------------------------------
 
 
 def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_it() -> None:
@@ -224,7 +229,6 @@ def test_an_inherited_pipeline_stops_and_no_accepted_change_lets_it_continue() -
 
 
 # -- taking over
-# --------------------------------------------------------------------------------------------------
 
 
 def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_there() -> None:
@@ -280,16 +284,8 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
     outside.others = (old_pipeline(),)
     outside.topic_ids = {"clicks": "id-1"}
     snapshot = snapshot_of(outside)
-    state = state_alone(snapshot)
-    plan = plan_inheritance(
-        predecessor_of(outside.others[0], {}, snapshot, SETTINGS),
-        state,
-        snapshot,
-        SETTINGS,
-        uid="uid1",
-        now_ms=1,
-        reason="both began",
-    )
+    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
+    plan = inherited(taken, state_alone(snapshot), snapshot)
     assert (plan.number, plan.loaded_until) == (1, ENDED)
 
 
@@ -304,12 +300,8 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     run(outside)
     outside.others = (old_pipeline(),)
     snapshot = snapshot_of(outside)
-    state = where_we_stand(snapshot, SETTINGS)
-    assert isinstance(state, UpToDate)
     taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
-    plan = plan_inheritance(
-        taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work"
-    )
+    plan = inherited(taken, where_we_stand(snapshot, SETTINGS), snapshot)
     assert (plan.number, plan.loaded_until) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
 
 
@@ -332,17 +324,10 @@ def test_an_heir_of_an_earlier_era_continues_after_both_under_a_number_that_the_
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", number)
     with pytest.raises(LedgersDisagree, match="another pipeline of the same name"):
         where_we_stand(snapshot, SETTINGS)
-    state, taken = (
-        state_of_own_ledger(snapshot),
-        predecessor_of(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS),
-    )
-    plan = with_id(
-        plan_inheritance(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
-    )
-    assert (plan.number, plan.loaded_until) == (
-        max(1, number) + 1,
-        {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4},
-    )
+    taken = predecessor_of(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS)
+    plan = inherited(taken, state_of_own_ledger(snapshot), snapshot)
+    until = {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4}
+    assert (plan.number, plan.loaded_until) == (max(1, number) + 1, until)
     after = replace(snapshot, ledger=replace(snapshot.ledger, newest=plan, applied=None))
     assert where_we_stand(after, SETTINGS) == Replay(plan)
 
@@ -356,20 +341,9 @@ def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_
     assert isinstance(state, Replay)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
     taken = predecessor_of(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
-    plan = plan_inheritance(
-        taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"
-    )
-    assert (
-        plan.number,
-        plan.loaded_until[LOGS[0]],
-        plan.loaded_until[LOGS[1]],
-        plan.origin.supersedes,
-    ) == (
-        1,
-        2,
-        0,
-        state.plan.id,
-    )
+    plan = inherited(taken, state, snapshot)
+    assert (plan.number, plan.origin.supersedes) == (1, state.plan.id)
+    assert (plan.loaded_until[LOGS[0]], plan.loaded_until[LOGS[1]]) == (2, 0)
     with pytest.raises(NeedsDecision, match="it is unknown whether its own table has it"):
         state_of_own_ledger(of_another_era(outside, 3))
 
@@ -378,14 +352,9 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
     outside = loaded_by_another(9, 9, 9)
     snapshot = snapshot_of(outside)
     taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
-    first = with_id(
-        plan_inheritance(
-            taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"
-        )
-    )
     ours = with_id(
         changed(
-            first,
+            inherited(taken, FirstRun(), snapshot),
             number=3,
             topic_ids={"clicks": "id-2"},
             loaded_until=dict.fromkeys(LOGS[:2], 2),
@@ -396,20 +365,9 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
             record_epochs={},
         )
     )
-    again = plan_inheritance(
-        taken,
-        UpToDate(ours, ours.loaded_until),
-        snapshot,
-        SETTINGS,
-        uid="uid1",
-        now_ms=2,
-        reason="repeated",
-    )
-    assert (again.topic_ids, again.loaded_until, again.incarnations) == (
-        ours.topic_ids,
-        ours.loaded_until,
-        ours.incarnations,
-    )
+    again = inherited(taken, UpToDate(ours, ours.loaded_until), snapshot)
+    assert again.topic_ids == ours.topic_ids
+    assert (again.loaded_until, again.incarnations) == (ours.loaded_until, ours.incarnations)
 
 
 def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
@@ -454,11 +412,6 @@ def test_records_between_the_tables_rows_and_a_larger_committed_offset_are_not_s
         inherited_plan(outside)
 
 
-def test_a_plan_that_takes_over_comes_back_from_its_document() -> None:
-    plan = inherited_plan(loaded_by_another(6, 6, 6))
-    assert parse_plan(render_plan(plan), path="plans/1") == plan
-
-
 def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
@@ -483,7 +436,6 @@ def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record(
 
 
 # -- taking over more than one
-# -------------------------------------------------------------------------------------------
 
 OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
 
@@ -519,17 +471,8 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
     outside.logs[orders] = replace(outside.logs[LOGS[0]], end=6)
     outside.others = (old_pipeline(), second)
     snapshot = snapshot_of(outside)
-    plan = with_id(
-        plan_inheritance(
-            predecessor_of(second, {}, snapshot, SETTINGS),
-            state_alone(snapshot),
-            snapshot,
-            SETTINGS,
-            uid="uid1",
-            now_ms=2,
-            reason="merged",
-        )
-    )
+    taken = predecessor_of(second, {}, snapshot, SETTINGS)
+    plan = inherited(taken, state_alone(snapshot), snapshot)
     assert (plan.number, plan.loaded_until) == (1, {**ENDED, orders: 2})
     assert plan.predecessors == (Predecessor(OLD, 4), Predecessor(OLDEST, 7))
     outside.plans[1] = render_plan(plan)
@@ -569,7 +512,6 @@ def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_ov
 
 
 # -- taking over from oneself
-# --------------------------------------------------------------------------------------------
 
 
 def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_offset() -> None:
@@ -581,22 +523,10 @@ def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_of
     snapshot, stored = snapshot_of(outside), outside.newest_plan()
     assert stored is not None
     last = parse_plan(outside.plans[1], path="plans/1")
-    state = state_of_itself(snapshot, SETTINGS)
-    plan = plan_inheritance(
-        predecessor_of(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS),
-        state,
-        snapshot,
-        SETTINGS,
-        uid="uid1",
-        now_ms=1,
-        reason="repeated",
-    )
-    assert (plan.number, plan.origin.supersedes, plan.loaded_until) == (
-        2,
-        stored.id,
-        last.loaded_until,
-    )
-    assert plan.predecessors == ()
+    taken = predecessor_of(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS)
+    plan = inherited(taken, state_of_itself(snapshot, SETTINGS), snapshot)
+    assert (plan.number, plan.origin.supersedes) == (2, stored.id)
+    assert (plan.loaded_until, plan.predecessors) == (last.loaded_until, ())
 
 
 def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than_its_ledger() -> (
@@ -631,9 +561,7 @@ def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
     taken = predecessor_of(OtherPipeline(APP_ID, 5), until, snapshot, SETTINGS)
     state = state_of_itself(snapshot, SETTINGS)
     assert state is None
-    return stored, plan_inheritance(
-        taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="restored", sets_back=True
-    )
+    return stored, inherited(taken, state, snapshot, sets_back=True)
 
 
 def test_after_rows_a_plan_counts_only_if_its_execution_is_known() -> None:

@@ -279,11 +279,3 @@ def test_little_is_not_cut_for_the_sake_of_many_cores() -> None:
 def test_where_only_the_cluster_knows_its_cores_some_are_assumed() -> None:
     whole = OffsetRange(A, 0, 1_000_000, Leader(BROKER))
     assert len(split_ranges([whole], {A: 1000.0}, 2**30, None)) == ASSUMED_PARALLELISM
-
-
-def test_seven_leaders_keep_eight_cores_busy() -> None:
-    ranges = [
-        OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % 7, "h", 1)))
-        for p in range(28)
-    ]
-    assert len(pack_tasks(ranges, {}, 2**28, parallelism=8)) >= 8

@@ -5,15 +5,18 @@ alone, and is the same.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from etl.decide.next_step import Action
+from etl.decide.next_step import Action, NextStep, next_step
 from etl.errors import EtlError
+from etl.model.snapshot import Snapshot
 from etl.report import plan_json as incidents
 from etl.report.plan_json import Incident, Planned, as_text, read_incident
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
+from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     CRASHES,
@@ -26,10 +29,25 @@ from tests.fakes.stories import (
     settings_for,
 )
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.unit.incidents.replaying import REPORTS, decide, incident_of
 
+REPORTS = Path(__file__).parent / "reports"
 NO_PLAN = Planned("", "unnamed", 0)
 PASTED = sorted(path.stem for path in REPORTS.glob("*.json"))
+
+
+def incident_of(name: str) -> Incident:
+    """The text of a report in `reports`."""
+    return read_incident(json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def decide(snapshot: Snapshot, settings: Settings, now_ms: int, uid: str = "unnamed") -> NextStep:
+    """The step that the run took which saw this; `uid` is that of a first plan. Raises what stopped
+    it.
+    """
+    step = next_step(snapshot, settings, now_ms=now_ms, uid=uid)
+    if step.refusal:
+        raise step.refusal
+    return step
 
 
 def decided_as_then(incident: Incident) -> list[str]:

@@ -58,47 +58,30 @@ def test_a_column_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed, why",
+    ("physical", "changed", "why"),
     [
-        ({}, None),
-        ({"incarnation": None}, None),
-        ({"incarnation": "smallint", "partition": "bigint"}, None),
-        ({"value": "string"}, None),
-        ({"offset": None}, "there is no column offset"),
-        ({"topic": None}, "there is no column topic"),
-        ({"partition": "string"}, "the column partition is string"),
-        ({"offset": "double"}, "the column offset is double"),
-        ({"topic": "binary"}, "the column topic is binary"),
-        ({"incarnation": "string"}, "the column incarnation is string"),
+        (False, {}, None),
+        (False, {"incarnation": None}, None),
+        (False, {"incarnation": "smallint", "partition": "bigint"}, None),
+        (False, {"value": "string"}, None),
+        (False, {"offset": None}, "there is no column offset"),
+        (False, {"topic": None}, "there is no column topic"),
+        (False, {"partition": "string"}, "the column partition is string"),
+        (False, {"offset": "double"}, "the column offset is double"),
+        (False, {"topic": "binary"}, "the column topic is binary"),
+        (False, {"incarnation": "string"}, "the column incarnation is string"),
+        (True, {}, None),
+        (True, {"incarnation": None}, None),
+        (True, {"broker_id": "smallint"}, None),
+        (True, {"broker_id": None}, "there is no column broker_id"),
+        (True, {"message_index": None}, "there is no column message_index"),
+        (True, {"message_index": "string"}, "the column message_index is string"),
+        (True, {"offset": None}, "there is no column offset"),
     ],
 )
 def test_rows_can_be_proven_only_with_what_names_their_records(
-    changed: dict[str, str | None], why: str | None
+    physical: bool, changed: dict[str, str | None], why: str | None
 ) -> None:
-    assert (
-        columns.misfit(
-            (name, kind) for name, kind in {**columns.SPARK_TYPES, **changed}.items() if kind
-        )
-        == why
-    )
-
-
-@pytest.mark.parametrize(
-    "changed, why",
-    [
-        ({}, None),
-        ({"incarnation": None}, None),
-        ({"broker_id": "smallint"}, None),
-        ({"broker_id": None}, "there is no column broker_id"),
-        ({"message_index": None}, "there is no column message_index"),
-        ({"message_index": "string"}, "the column message_index is string"),
-        ({"offset": None}, "there is no column offset"),
-    ],
-)
-def test_rows_of_physical_logs_need_all_of_their_key(
-    changed: dict[str, str | None], why: str | None
-) -> None:
-    types = {**columns.PHYSICAL_TYPES, **changed}
-    assert (
-        columns.misfit(((name, kind) for name, kind in types.items() if kind), physical=True) == why
-    )
+    types = {**(columns.PHYSICAL_TYPES if physical else columns.SPARK_TYPES), **changed}
+    given = ((name, kind) for name, kind in types.items() if kind)
+    assert columns.misfit(given, physical=physical) == why

@@ -28,7 +28,6 @@ from tests.builders import with_facts
 from tests.fakes.planning import (
     BROKER,
     NOW_MS,
-    SETTINGS,
     TURNS,
     next_plan,
     offsets_of,
@@ -209,7 +208,6 @@ def test_a_range_may_end_at_its_own_end_and_at_the_boundaries_before_it(
 
 
 # -- plans
-# --------------------------------------------------------------------------------------------------
 
 PHYSICAL = settings_of(
     limits={"max_bytes_per_plan": 300, "target_task_bytes": 100}, broker_type="jafka"
@@ -272,10 +270,3 @@ def test_boundaries_are_those_that_brokers_named(
 ) -> None:
     assert boundaries_of(physical(bounds).readable) == bounds
     assert boundaries_of(snapshot_of({BrokerPartition("clicks", 0): (0, 9)}).readable) == {}
-
-
-def test_a_plan_of_logical_logs_is_cut_anywhere_as_before() -> None:
-    log = BrokerPartition("clicks", 0)
-    assert offsets_of(planned(snapshot_of({log: (0, 10)}), FirstRun(), SETTINGS)) == {
-        log: [(0, 10)]
-    }

@@ -5,6 +5,7 @@ again.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,28 @@ def starts_in(outside: Outside) -> list[int]:
     log = outside.logs[ONE]
     assert isinstance(log, PhysicalLog)
     return [start for start, _ in log.entries]
+
+
+def moved_inside_a_message() -> tuple[Outside, list[int], int]:
+    """Another client moved the offset of ONE, which has three new messages; where its messages
+    begin, and our position.
+    """
+    outside = physical_outside_of(6, 3, 4)
+    run(outside)
+    outside.logs[ONE].grow(3)
+    starts, ours = starts_in(outside), outside.offsets[ONE][0]
+    outside.move_offset(ONE, starts[7] + 5)
+    return outside, starts, ours
+
+
+def loaded(outside: Outside) -> set[Any]:
+    """The places of ONE that have a row."""
+    return {place for log, place in outside.rows() if log == ONE}
+
+
+def held(outside: Outside, start: int) -> set[Any]:
+    """The places of ONE from this offset on."""
+    return set(outside.logs[ONE].held(start, outside.logs[ONE].end))
 
 
 class Blind(FakeWorld):
@@ -133,11 +156,8 @@ def test_the_start_of_an_unfinished_plan_and_the_present_offset_are_verified() -
 
 
 def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_is_stored() -> None:
-    outside = physical_outside_of(6, 3, 4)
-    run(outside)
-    outside.logs[ONE].grow(3)
-    starts, ours, plans = starts_in(outside), outside.offsets[ONE][0], dict(outside.plans)
-    outside.move_offset(ONE, starts[7] + 5)
+    outside, starts, ours = moved_inside_a_message()
+    plans = dict(outside.plans)
     with pytest.raises(
         MisalignedOffset, match=f"it is inside the one from {starts[7]} to {starts[8]}"
     ) as refused:
@@ -179,9 +199,7 @@ def test_a_start_inside_a_message_stops_the_first_run_and_either_end_is_accepted
     assert f"Or set it to {starts[2]}: that message is left out" in refused.value.action
     outside.move_offset(ONE, starts[1])
     run(outside)
-    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
-        starts[1], outside.logs[ONE].end
-    )
+    assert loaded(outside) == held(outside, starts[1])
 
 
 def test_without_a_scan_so_far_back_the_error_names_the_boundaries_of_the_broker() -> None:
@@ -202,11 +220,7 @@ def test_without_a_scan_so_far_back_the_error_names_the_boundaries_of_the_broker
 
 
 def test_a_misaligned_stored_plan_is_reported_before_the_read_and_repaired_by_the_offset() -> None:
-    outside = physical_outside_of(6, 3, 4)
-    run(outside)
-    outside.logs[ONE].grow(3)
-    starts, ours = starts_in(outside), outside.offsets[ONE][0]
-    outside.move_offset(ONE, starts[7] + 5)
+    outside, starts, ours = moved_inside_a_message()
     plan = store_blindly(outside)
     message = "Plan 2 is stored and not in the table, and no message begins at its start"
     with pytest.raises(MisalignedOffset, match=message) as refused:
@@ -229,11 +243,7 @@ def test_a_misaligned_stored_plan_is_reported_before_the_read_and_repaired_by_th
 
 
 def test_a_plan_repaired_to_a_later_message_reports_the_offsets_before_it_as_lost() -> None:
-    outside = physical_outside_of(6, 3, 4)
-    run(outside)
-    outside.logs[ONE].grow(3)
-    starts, ours = starts_in(outside), outside.offsets[ONE][0]
-    outside.move_offset(ONE, starts[7] + 5)
+    outside, starts, ours = moved_inside_a_message()
     store_blindly(outside)
     outside.move_offset(ONE, starts[8])
     assert superseded(outside).losses.lost == (Loss(ONE, ours, starts[8], LossReason.MOVED),)
@@ -243,11 +253,7 @@ def test_a_plan_repaired_to_a_later_message_reports_the_offsets_before_it_as_los
 
 
 def test_a_stored_plan_is_not_repaired_to_a_loaded_offset_or_into_another_message() -> None:
-    outside = physical_outside_of(6, 3, 4)
-    run(outside)
-    outside.logs[ONE].grow(3)
-    starts = starts_in(outside)
-    outside.move_offset(ONE, starts[7] + 5)
+    outside, starts, _ = moved_inside_a_message()
     store_blindly(outside)
     outside.move_offset(ONE, starts[2])
     with pytest.raises(OffsetMoved, match="following it would load rows twice"):
@@ -265,9 +271,7 @@ def test_a_start_inside_a_message_may_be_skipped_and_the_end_of_a_skip_is_not_re
     plan = superseded(outside, skipped=(Loss(ONE, starts[2] - 1, starts[3], LossReason.SKIPPED),))
     assert min(r.from_offset for r in plan.ranges if r.log == ONE) == starts[3]
     run(outside)
-    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
-        starts[3], outside.logs[ONE].end
-    )
+    assert loaded(outside) == held(outside, starts[3])
     inside = plain_plan(
         1,
         loaded_until={ONE: 60},
@@ -287,10 +291,7 @@ def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> N
     assert (refused.value.where["key"], outside.newest_plan()) == ("--skip", stored)
     superseded(outside, skipped=(Loss(ONE, starts[1], starts[2], LossReason.SKIPPED),))
     run(outside)
-    kept = outside.logs[ONE].held(0, outside.logs[ONE].end) - outside.logs[ONE].held(
-        starts[1], starts[2]
-    )
-    assert {place for log, place in outside.rows() if log == ONE} == kept
+    assert loaded(outside) == held(outside, 0) - outside.logs[ONE].held(starts[1], starts[2])
 
 
 def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begins() -> None:
@@ -309,9 +310,7 @@ def test_a_first_plan_is_repaired_too_and_that_of_a_log_read_before_and_not_move
     outside.move_offset(ONE, starts[1])
     assert min(r.from_offset for r in superseded(outside).ranges if r.log == ONE) == starts[1]
     run(outside)
-    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
-        starts[1], outside.logs[ONE].end
-    )
+    assert loaded(outside) == held(outside, starts[1])
     seen = FakeWorld(outside, FOLLOWING).observe()
     stored = with_id(
         plain_plan(

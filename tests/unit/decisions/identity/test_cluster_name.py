@@ -123,7 +123,6 @@ def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits
 
 
 # -- a pipeline through the upgrade
-# --------------------------------------------------------------------------------------
 
 
 def upgraded(outside: Outside) -> Outside:

@@ -71,46 +71,51 @@ def cuts(plan: Plan, snapshot: Snapshot) -> list[Cut]:
     return truncated_partitions(plan, snapshot, plan.loaded_until)
 
 
-def test_a_log_that_is_longer_again_after_it_was_cut_is_known_by_the_epoch_of_its_leader() -> None:
-    plan, _ = read_to(150, leader=3)
-    assert cuts(plan, seen(200, EpochEnd(3, 3, 100))) == [Cut(A, 150, 100)]
+IN_TWO_EPOCHS = read_in_epochs(120, (0, 0), (1, 60))
 
 
-def test_a_leader_that_was_elected_cleanly_changes_nothing() -> None:
-    plan, applied = read_to(150, leader=3, record=2)
-    assert cuts(plan, seen(200, EpochEnd(2, 2, 150), applied, plan)) == []
-
-
-def test_a_former_leader_with_a_longer_log_is_found_by_the_epoch_of_the_record_batch() -> None:
-    plan, applied = read_to(150, leader=4, record=4)
-    assert cuts(plan, seen(200, EpochEnd(4, 3, 160), applied, plan)) == [
-        Cut(A, 150, 0, is_known=False)
-    ], "all records read were of epoch 4, of which the leader has none"
-
-
-def test_two_logs_part_where_the_shorter_stretch_of_the_last_epoch_that_both_have_ends() -> None:
-    plan, applied = read_in_epochs(120, (0, 0), (1, 60))
-    shorter = seen(200, EpochEnd(1, 0, 50), applied, plan)
-    assert cuts(plan, shorter) == [Cut(A, 120, 50)]
-    assert cuts(plan, seen(200, EpochEnd(1, 0, 60), applied, plan)) == [Cut(A, 120, 60)]
-    assert cuts(plan, seen(200, EpochEnd(1, 0, 90), applied, plan)) == [Cut(A, 120, 60)]
-    assert cuts(plan, seen(200, EpochEnd(1, 1, 90), applied, plan)) == [Cut(A, 120, 90)]
-
-
-def test_where_two_logs_part_is_not_known_when_they_have_no_epoch_in_common_that_we_remember() -> (
-    None
-):
-    plan, applied = read_in_epochs(120, (3, 0), (5, 60))
-    assert cuts(plan, seen(200, EpochEnd(5, 4, 70), applied, plan)) == [
-        Cut(A, 120, 60, is_known=False)
-    ]
-
-
-def test_records_of_an_epoch_that_the_leader_lacks_are_gone_from_their_first_known_offset() -> None:
-    plan, applied = read_in_epochs(100, (5, 80))
-    assert cuts(plan, seen(200, EpochEnd(5, 3, 200), applied, plan)) == [
-        Cut(A, 100, 80, is_known=False)
-    ]
+@pytest.mark.parametrize(
+    ("read", "end", "answer", "found"),
+    [
+        # a log that is longer again is known by the epoch of its leader
+        (read_to(150, leader=3), 200, EpochEnd(3, 3, 100), [Cut(A, 150, 100)]),
+        # a leader was elected cleanly
+        (read_to(150, leader=3, record=2), 200, EpochEnd(2, 2, 150), []),
+        # all records read were of an epoch that the leader lacks: a former leader, a longer log
+        (
+            read_to(150, leader=4, record=4),
+            200,
+            EpochEnd(4, 3, 160),
+            [Cut(A, 150, 0, is_known=False)],
+        ),
+        # two logs part where the shorter stretch of the last epoch that both have ends
+        (IN_TWO_EPOCHS, 200, EpochEnd(1, 0, 50), [Cut(A, 120, 50)]),
+        (IN_TWO_EPOCHS, 200, EpochEnd(1, 0, 60), [Cut(A, 120, 60)]),
+        (IN_TWO_EPOCHS, 200, EpochEnd(1, 0, 90), [Cut(A, 120, 60)]),
+        (IN_TWO_EPOCHS, 200, EpochEnd(1, 1, 90), [Cut(A, 120, 90)]),
+        # they have no epoch in common that we remember
+        (
+            read_in_epochs(120, (3, 0), (5, 60)),
+            200,
+            EpochEnd(5, 4, 70),
+            [Cut(A, 120, 60, is_known=False)],
+        ),
+        # records of an epoch that the leader lacks are gone from their first known offset
+        (read_in_epochs(100, (5, 80)), 200, EpochEnd(5, 3, 200), [Cut(A, 100, 80, is_known=False)]),
+        # an epoch without a record need not be found again
+        (read_to(150, leader=4), 200, EpochEnd(4, 3, 150), []),
+        # without epochs only an end below the position shows it
+        (read_to(150), 149, None, [Cut(A, 150, 149, is_known=False)]),
+        (read_to(150), 150, None, []),
+        # an answer for another epoch
+        (read_to(150, leader=3), 200, EpochEnd(2, 2, 100), []),
+    ],
+)
+def test_a_log_was_cut_where_its_epochs_and_ours_part(
+    read: tuple[Plan, CommitResult], end: int, answer: EpochEnd | None, found: list[Cut]
+) -> None:
+    plan, applied = read
+    assert cuts(plan, seen(end, answer, applied, plan)) == found
 
 
 def test_the_truncation_under_a_stored_plan_is_found_by_the_epochs_before_it() -> None:
@@ -131,17 +136,6 @@ def test_the_epochs_of_plan_after_plan_are_joined_and_the_newest_kept() -> None:
     assert joined(long[:20], long[20:]) == long[-EPOCHS_KEPT:]
 
 
-def test_an_epoch_without_a_record_need_not_be_found_again() -> None:
-    plan, _ = read_to(150, leader=4)
-    assert cuts(plan, seen(200, EpochEnd(4, 3, 150))) == []
-
-
-def test_without_epochs_an_end_below_the_position_is_all_that_shows() -> None:
-    plan, _ = read_to(150)
-    assert cuts(plan, seen(149, None)) == [Cut(A, 150, 149, is_known=False)]
-    assert cuts(plan, seen(150, None)) == []
-
-
 def test_a_log_truncated_without_an_election_ends_where_the_next_write_began() -> None:
     plan, _ = read_to(150, leader=3)
     snapshot = snapshot_of({A: (0, 120)}, epoch_ends={A: EpochEnd(3, 3, 120)}, leader_epochs={A: 3})
@@ -154,11 +148,6 @@ def test_an_end_below_the_position_of_a_log_that_was_not_cut_will_pass() -> None
     with pytest.raises(NotYetReadable, match="below the loaded-until offset") as caught:
         plan_next(snapshot, UpToDate(plan, plan.loaded_until), SETTINGS, uid="u", now_ms=1)
     assert caught.value.retriable
-
-
-def test_an_answer_for_another_epoch_is_ignored() -> None:
-    plan, _ = read_to(150, leader=3)
-    assert cuts(plan, seen(200, EpochEnd(2, 2, 100))) == []
 
 
 def test_a_log_without_a_leader_is_not_judged() -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.lag import offsets_of
-from etl.commands.plans import preview_of
 from etl.decide.accept_partitions import describe_accepted_partitions
 from etl.decide.recreated_or_truncated import topic_ids_to_record
 from etl.errors import (
@@ -26,7 +25,6 @@ from etl.model.plans import Plan, StaleRows
 from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
 from tests.builders import log_topic_ids_of
-from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.stories import (
@@ -37,6 +35,8 @@ from tests.fakes.stories import (
     grow,
     outcomes,
     physical_outside_of,
+    reject_doubled_records,
+    reject_missing_records,
     run,
     settings_of,
 )
@@ -86,26 +86,6 @@ def expire_read_offsets(outside: Outside, log: BrokerPartition) -> None:
         found.expire_segment()
 
 
-def reject_broken(outside: Outside) -> None:
-    """No record is there twice, and none under a key of another's."""
-    assert not [record for record, times in outside.records().items() if times > 1]
-    assert not [key for key, times in outside.keys().items() if times > 1]
-
-
-def reject_unfinished(outside: Outside) -> None:
-    """Every message that the logs hold is there, and the offsets are at the ends."""
-    reject_broken(outside)
-    there = {
-        (log, kept.incarnation_of(offset_of(place)), place)
-        for log, kept in outside.logs.items()
-        for place in kept.read(kept.log_start, kept.end)
-    }
-    assert set(outside.records()) >= there
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {
-        log: found.end for log, found in outside.logs.items()
-    }
-
-
 def recreated_while_two_was_away() -> Outside:
     """On all brokers; that of TWO lost its log, too, and is still away."""
     outside = loaded()
@@ -153,7 +133,7 @@ def test_the_new_log_of_a_broker_absent_at_the_acceptance_is_not_read_at_the_old
     plan = accept(outside, "clicks:2-0")
     assert (plan.loaded_until[TWO], plan.incarnations[TWO], log_topic_ids_of(plan)) == (0, 1, {})
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_read_on() -> None:
@@ -171,7 +151,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
     plan = accept(outside, "clicks:2-0", is_same_log=True)
     assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
     assert TWO not in {log for log, life, _ in outside.keys() if life}
 
 
@@ -197,7 +177,7 @@ def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topi
     assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is_counted_once() -> (
@@ -215,26 +195,25 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
     assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
-@pytest.mark.parametrize("is_same_log", [True, False])
-def test_no_decision_overrides_the_bytes_of_a_log(is_same_log: bool) -> None:
+@pytest.mark.parametrize(
+    ("named", "is_same_log", "message"),
+    [
+        ("clicks:1-0", True, "not the same partition: it no longer has the bytes"),
+        ("clicks:2-0", False, "It is the same partition: it has the bytes"),
+        ("clicks", True, "not the same partition"),
+    ],
+)
+def test_no_decision_overrides_the_bytes_of_a_log(
+    named: str, is_same_log: bool, message: str
+) -> None:
     outside = kept_by_two()
     before = dict(outside.plans)
-    if is_same_log:
-        named, message = ("clicks:1-0", "not the same partition: it no longer has the bytes")
-    else:
-        named, message = ("clicks:2-0", "It is the same partition: it has the bytes")
     with pytest.raises(SettingsError, match=message):
         accept(outside, named, is_same_log=is_same_log)
     assert outside.plans == before
-
-
-def test_a_topic_is_not_the_same_where_one_of_its_logs_holds_other_bytes() -> None:
-    outside = kept_by_two()
-    with pytest.raises(SettingsError, match="not the same partition"):
-        accept(outside, "clicks", is_same_log=True)
 
 
 def test_a_topic_that_was_copied_to_another_ensemble_continues_at_its_offset() -> None:
@@ -246,7 +225,7 @@ def test_a_topic_that_was_copied_to_another_ensemble_continues_at_its_offset() -
     plan = accept(outside, "clicks", is_same_log=True)
     assert (plan.incarnations, plan.losses.stale_rows, log_topic_ids_of(plan)) == ({}, (), {})
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -275,7 +254,7 @@ def test_a_log_without_evidence_must_be_named_itself_and_the_operators_decision_
     accept(outside, "clicks:2-0", is_same_log=is_kept)
     accept(outside, "clicks")
     run(outside, settings_of(broker_type="jafka", on_data_loss="skip"))
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_broker_kept_it() -> (
@@ -299,7 +278,7 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
     )
     accept(outside, "clicks")
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -> None:
@@ -309,7 +288,7 @@ def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -
     plan = accept(outside, "clicks")
     assert set(plan.loaded_until.values()) == {0}
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_partition_missing_on_its_broker_after_the_topic_was_recreated_starts_at_0() -> None:
@@ -328,7 +307,7 @@ def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
     outside.logs[TWO].grow(3)
     accept(outside, "clicks:1-0", "clicks:1-1")
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_with_every_broker_of_a_topic_absent_nothing_is_accepted_and_no_run_stops() -> None:
@@ -339,17 +318,6 @@ def test_with_every_broker_of_a_topic_absent_nothing_is_accepted_and_no_run_stop
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
     with pytest.raises(BrokerUnreachable):
         accept(outside, "clicks")
-
-
-def test_a_log_that_is_left_undecided_stays_so_through_later_plans() -> None:
-    outside = recreated_while_two_was_away()
-    accept(outside, "clicks")
-    run(outside)
-    for _ in range(3):
-        grow(outside, 1, 0, 1)
-        run(outside)
-    plan = outside.newest_plan()
-    assert plan and log_topic_ids_of(plan) == {TWO: "zxid-5"}
 
 
 def test_a_topic_recreated_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> None:
@@ -364,7 +332,7 @@ def test_a_topic_recreated_twice_before_a_broker_comes_back_needs_one_decision_o
     away(outside, TWO, is_away=False)
     accept(outside, "clicks")
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -381,7 +349,7 @@ def test_a_crash_between_the_decisions_of_a_topic_and_its_last_log_loses_and_dou
         accept(outside, "clicks")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
-    reject_broken(outside)
+    reject_doubled_records(outside)
     away(outside, TWO, is_away=False)
     with contextlib.suppress(Crash):
         accept_logs(outside, "clicks:2-0", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
@@ -389,9 +357,9 @@ def test_a_crash_between_the_decisions_of_a_topic_and_its_last_log_loses_and_dou
         accept(outside, "clicks:2-0")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
-    reject_broken(outside)
+    reject_doubled_records(outside)
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every_run() -> None:
@@ -417,7 +385,7 @@ def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every
         run(outside)
     accept(outside, "clicks:1-1", at_offset=0)
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
@@ -431,7 +399,7 @@ def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
         run(outside)
     accept(outside, "clicks:1-0", at_offset=cut)
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 class WithoutBytes(PhysicalLog):
@@ -475,7 +443,7 @@ def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evi
         StaleRows(ONE, at, position),
     )
     run(outside)
-    reject_broken(outside)
+    reject_doubled_records(outside)
     assert {place for found, place in outside.rows() if found == ONE} >= set(log.read(at, log.end))
 
 
@@ -493,7 +461,7 @@ def test_a_log_that_is_recreated_during_the_read_stops_the_run_before_the_append
         accept(outside, "clicks:1-0")
     accept(outside, "clicks:1-0", at_offset=0)
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
@@ -511,38 +479,7 @@ def test_a_recreated_log_under_a_stored_plan_stops_the_run_also_if_the_plan_woul
     accept(outside, "clicks:1-0", at_offset=0)
     if policy == "skip":
         run(outside, settings)
-        reject_unfinished(outside)
-
-
-def test_with_one_recreated_log_of_a_stored_plan_accepted_the_other_stops_the_run() -> None:
-    outside = loaded()
-    grow(outside, 3, 3, 3)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    make_again(outside, BROKER_1, entries=30)
-    accept(outside, "clicks:1-0", at_offset=0)
-    with pytest.raises(PartitionTruncated, match="holds other bytes") as refused:
-        run(outside)
-    assert refused.value.where["partition"] == 1
-    accept(outside, "clicks:1-1", at_offset=0)
-    run(outside)
-    reject_unfinished(outside)
-
-
-def test_a_broker_that_returns_with_another_log_under_a_stored_plan_stops_the_run() -> None:
-    outside = loaded()
-    grow(outside, 3, 3, 3)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    away(outside, TWO)
-    assert outcomes(run(outside))[0] is Outcome.PLAN_SUPERSEDED
-    away(outside, TWO, is_away=False)
-    make_again(outside, [TWO], entries=30)
-    with pytest.raises(PartitionTruncated, match="holds other bytes"):
-        run(outside)
-    accept(outside, "clicks:2-0", at_offset=0)
-    run(outside)
-    reject_unfinished(outside)
+        reject_missing_records(outside)
 
 
 def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_read_on() -> None:
@@ -561,7 +498,7 @@ def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_r
         outside.offsets[ONE][0],
     )
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_times() -> None:
@@ -574,23 +511,8 @@ def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_tim
     )
     make_again(outside, [unread], entries=20)
     while Outcome.INGESTED in outcomes(run(outside, capped)):
-        reject_broken(outside)
-    reject_unfinished(outside)
-
-
-def test_a_log_truncated_inside_a_stored_plan_needs_an_operators_offset() -> None:
-    outside = loaded()
-    grow(outside, 9, 0, 0)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    make_again(outside, [ONE], entries=7)
-    with pytest.raises(PartitionTruncated, match="or below"):
-        run(outside)
-    with pytest.raises(SettingsError, match="do not report the truncation offset of the partition"):
-        accept(outside, "clicks:1-0")
-    accept(outside, "clicks:1-0", at_offset=0)
-    run(outside)
-    reject_unfinished(outside)
+        reject_doubled_records(outside)
+    reject_missing_records(outside)
 
 
 def test_a_log_that_a_cap_left_half_read_is_recognized_by_the_bytes_before_its_end() -> None:
@@ -616,7 +538,7 @@ def test_logs_of_identical_messages_differ_by_the_topic_id_only_and_need_a_decis
             accept(outside, log)
         accept(outside, log, at_offset=0)
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 @pytest.mark.parametrize(
@@ -628,15 +550,6 @@ def test_at_is_for_one_partition_that_is_named_itself_and_no_higher_than_it_was_
 ) -> None:
     with pytest.raises(SettingsError, match="--truncated-at is for one partition|is above"):
         accept(kept_by_two(), *names, at_offset=at)
-
-
-def test_a_preview_refuses_what_a_run_refuses() -> None:
-    outside = recreated_while_two_was_away()
-    accept(outside, "clicks")
-    run(outside)
-    away(outside, TWO, is_away=False)
-    with pytest.raises(NeedsDecision, match="may have kept"):
-        preview_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
 
 
 def test_a_log_without_a_decision_has_no_lag_and_the_others_have_theirs() -> None:

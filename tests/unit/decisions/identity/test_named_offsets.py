@@ -16,7 +16,13 @@ from etl.model.snapshot import Supersede
 from tests.builders import changed, with_facts
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
-from tests.fakes.stories import PHYSICAL_LOGS, PHYSICAL_SETTINGS, physical_outside_of, run
+from tests.fakes.stories import (
+    PHYSICAL_LOGS,
+    PHYSICAL_SETTINGS,
+    physical_outside_of,
+    reject_doubled_records,
+    run,
+)
 from tests.fakes.stories import accept as accept_logs
 from tests.fakes.world import FakeWorld
 
@@ -49,12 +55,6 @@ def starts_in(outside: Outside, log: BrokerPartition) -> list[int]:
     found = outside.logs[log]
     assert isinstance(found, PhysicalLog)
     return [start for start, _ in found.entries]
-
-
-def reject_doubled(outside: Outside) -> None:
-    """No record is there twice, and none under a key of another's."""
-    assert not [record for record, times in outside.records().items() if times > 1]
-    assert not [key for key, times in outside.keys().items() if times > 1]
 
 
 def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_ones_around_it() -> (
@@ -141,7 +141,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_accepted_again_as_its_me
     )
     assert accept(outside, "clicks:1-0", at_offset=starts[1]).loaded_until[ONE] == starts[1]
     run(outside)
-    reject_doubled(outside)
+    reject_doubled_records(outside)
     assert outside.offsets[ONE][0] == outside.logs[ONE].end
 
 
@@ -168,5 +168,5 @@ def test_a_stored_reset_inside_a_message_skips_it_as_its_message_advises() -> No
     )
     world.supersede(plan, snapshot.ledger)
     run(outside)
-    reject_doubled(outside)
+    reject_doubled_records(outside)
     assert outside.offsets[ONE][0] == outside.logs[ONE].end

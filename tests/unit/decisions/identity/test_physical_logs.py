@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 import pytest
@@ -11,16 +10,16 @@ from etl.commands.lag import offsets_of
 from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.offsets import pending_starts
 from etl.decide.reconcile import where_we_stand
+from etl.decide.recreated_or_truncated import TAIL_BYTES, end_places
 from etl.errors import (
     DataLoss,
     LedgersDisagree,
     OffsetMoved,
-    Owned,
     PartitionTruncated,
     SettingsError,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import BrokerPartition, PartitionOffsets
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, StaleRows
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
@@ -97,19 +96,6 @@ def test_a_partition_beyond_its_brokers_count_is_reported_and_recreated_as_anoth
     outside.logs[ALSO_ONE].grow(9)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
-
-
-@pytest.mark.parametrize("step", ["store plan", "fetch"])
-def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(step: str) -> None:
-    outside = physical_outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at(step, When.AFTER))
-    outside.logs[TWO].has_leader = False
-    assert outcomes(run(outside)) == [Outcome.PLAN_SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
-    assert {log for log, _ in outside.rows()} == {ONE, ALSO_ONE}
-    outside.logs[TWO].has_leader = True
-    run(outside)
-    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("most_bytes", [1, 30, 90, 1000])
@@ -219,23 +205,6 @@ def test_a_physical_log_unreadable_at_the_decision_starts_at_its_first_record() 
     }
 
 
-def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
-    outside, latest = (
-        physical_outside_of(5, 3, 4),
-        settings_of(broker_type="jafka", starting_offsets="latest"),
-    )
-    ends = {log: found.end for log, found in outside.logs.items()}
-    run(outside, latest)
-    grow(outside, 1, 1, 1)
-    run(outside, latest)
-    appended = {
-        (log, place)
-        for log, end in ends.items()
-        for place in outside.logs[log].held(end, outside.logs[log].end)
-    }
-    assert set(outside.rows()) == appended
-
-
 @pytest.mark.parametrize(
     ("outside", "settings"),
     [(physical_outside_of(5, 3, 4), SETTINGS), (outside_of(5, 3, 4), PHYSICAL_SETTINGS)],
@@ -341,17 +310,12 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
     )
 
 
-def test_another_driver_in_the_middle_of_a_capped_run_doubles_no_message() -> None:
-    settings = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 40})
-    outside = physical_outside_of(9, 3, 4)
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == ("append", When.BEFORE) and outside.table is None:
-            grow(outside, 1, 1, 1)
-            run(outside, settings)
-
-    with contextlib.suppress(Owned):
-        run(outside, settings, at=at)
-    while Outcome.INGESTED in outcomes(run(outside, settings)):
-        reject_broken(outside)
-    reject_unfinished(outside)
+def test_the_last_bytes_are_compared_all_of_a_smaller_log_and_none_of_an_empty_one() -> None:
+    bounds: dict[tuple[int, ...], dict[BrokerPartition, tuple[int, int]]] = {
+        (0, 2500, 5000, 5010): {ONE: (5010, TAIL_BYTES)},
+        (4800, 5000, 5010): {ONE: (5010, 210)},
+        (5010,): {},
+    }
+    for boundaries, places in bounds.items():
+        extent = PartitionOffsets(boundaries[0], 5010, boundaries=boundaries)
+        assert end_places({ONE: extent, A: PartitionOffsets(0, 9)}) == places

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from etl.commands.backfill import parse_backfill_request
-from etl.commands.replay import parse_wanted
 from etl.decide.accept_partitions import describe_accepted_partitions
 from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, SettingsError
@@ -21,33 +19,22 @@ from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import PlanKind, StaleRows
 from etl.report.run_progress import Outcome
 from tests.builders import changed, pending_starts_of
-from tests.fakes.fake_log import FakeLog, offset_of
+from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, accept, crash_at, outcomes, outside_of, run, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    accept,
+    crash_at,
+    outcomes,
+    outside_of,
+    reject_doubled_records,
+    reject_missing_records,
+    run,
+    settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
-
-
-def reject_broken(outside: Outside) -> None:
-    """No record is there twice, none under a key of another's."""
-    assert not [record for record, times in outside.records().items() if times > 1]
-    assert not [key for key, times in outside.keys().items() if times > 1]
-
-
-def reject_unfinished(outside: Outside) -> None:
-    """Every record that the logs hold is there, and the offsets are at the ends."""
-    reject_broken(outside)
-    there = {
-        (log, kept.incarnation_of(offset_of(n)), n)
-        for log, kept in outside.logs.items()
-        for n in kept.read(kept.log_start, kept.end)
-    }
-    assert set(outside.records()) >= there
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {
-        log: found.end for log, found in outside.logs.items()
-    }
-    assert set(outside.applied) == set(outside.plans)
 
 
 def loaded() -> Outside:
@@ -78,14 +65,6 @@ def test_a_log_that_was_cut_stops_every_run_however_long_it_is_by_now(end: int) 
     assert outside.plans == before
 
 
-def test_a_leader_that_was_elected_cleanly_stops_nothing() -> None:
-    outside = loaded()
-    outside.logs[A].epochs[4] = 15
-    outside.logs[A].end = 20
-    run(outside)
-    reject_unfinished(outside)
-
-
 @pytest.mark.parametrize("end", [10, 12, 20])
 def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_named(
     end: int,
@@ -106,7 +85,7 @@ def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_na
         "rows of offsets 10 to 15 with incarnation 0 are of records that Kafka lost"
         in report.outcomes[1][1]
     )
-    reject_unfinished(outside)
+    reject_missing_records(outside)
     assert sum(outside.records().values()) == 22 + end - 10
 
 
@@ -120,31 +99,17 @@ def test_a_crash_while_a_log_is_accepted_or_gone_on_with_loses_and_doubles_nothi
     outside = cut_and_longer()
     with contextlib.suppress(Crash):
         accept(outside, "clicks:0", at=crash_at(step, when))
-    reject_broken(outside)
+    reject_doubled_records(outside)
     with contextlib.suppress(
         SettingsError
     ):  # nothing is wrong with it any more where the plan was stored
         accept(outside, "clicks:0")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
-    reject_broken(outside)
+    reject_doubled_records(outside)
     outside.logs[B].end += 2
     run(outside)
-    reject_unfinished(outside)
-
-
-@pytest.mark.parametrize("step", ["append", "record", "commit from 0", "commit from 2"])
-@pytest.mark.parametrize("when", When)
-def test_a_crash_at_each_step_of_the_reset_itself_is_finished_by_the_next_run(
-    step: str, when: When
-) -> None:
-    outside = cut_and_longer()
-    accept(outside, "clicks:0")
-    with contextlib.suppress(Crash):
-        run(outside, at=crash_at(step, when))
-    reject_broken(outside)
-    run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +133,7 @@ def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothi
         run(outside, at=crash_at("append", When.AFTER) if later == "reset" else None)
     vars(outside).update(kept)
     run(outside, settings_of(on_offset_changed=policy))
-    reject_unfinished(outside)
+    reject_missing_records(outside)
     assert not outside.losses
 
 
@@ -202,7 +167,7 @@ def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset() -> Non
         (),
     )
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
     assert set(outside.keys()) == {
         (log, 0, n) for log, end in ((A, 30), (B, 3), (C, 4)) for n in range(end)
     }
@@ -239,7 +204,7 @@ def test_vanished_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_
         "an acceptance that a run has executed is not repeated"
     )
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_late_append_of_the_old_plan_is_restored_and_the_truncation_is_reported_again() -> None:
@@ -261,7 +226,7 @@ def test_a_late_append_of_the_old_plan_is_restored_and_the_truncation_is_reporte
         run(outside)
     accept(outside, "clicks:0")
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() -> None:
@@ -277,7 +242,7 @@ def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() ->
         run(outside, at=at)
     accept(outside, "clicks:0")
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
@@ -325,38 +290,7 @@ def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     plan = accept(outside, "clicks:0")
     assert (plan.loaded_until[A], plan.incarnations) == (7, {A: 2})
     run(outside)
-    reject_unfinished(outside)
-
-
-def test_a_log_may_be_cut_again_and_again() -> None:
-    outside = cut_and_longer()
-    accept(outside, "clicks:0")
-    run(outside)
-    outside.logs[A].cut(5)
-    outside.logs[A].end = 50
-    accept(outside, "clicks:0")
-    run(outside)
-    reject_unfinished(outside)
-    plan = outside.newest_plan()
-    assert plan and plan.incarnations == {A: 2}
-
-
-@pytest.mark.parametrize("kept", [1, 2])
-def test_a_ledger_of_before_the_reset_is_rebuilt_from_the_table_with_offsets_that_went_back(
-    kept: int,
-) -> None:
-    outside = loaded()
-    copies = {1: (dict(outside.plans), dict(outside.applied), dict(outside.offsets))}
-    outside.logs[A].cut(10)
-    accept(outside, "clicks:0")
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("commit from 0", When.BEFORE))
-    copies[2] = dict(outside.plans), dict(outside.applied), dict(outside.offsets)
-    run(outside)
-    outside.plans, outside.applied, outside.offsets = copies[kept]
-    outside.logs[A].end = 20
-    run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_an_offset_that_another_client_moved_meanwhile_is_not_changed_by_a_reset() -> None:
@@ -393,11 +327,11 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
     assert (plan.loaded_until, plan.incarnations) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
     assert plan.losses.stale_rows == (StaleRows(A, 0, 15), StaleRows(B, 0, 3), StaleRows(C, 0, 4))
     run(outside)
-    reject_broken(outside)
+    reject_doubled_records(outside)
     assert {key for key in outside.keys() if key[1] == 1} == {
         (log, 1, n) for log, end in zip(LOGS, ends) for n in range(end)
     }
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_partition_missing_since_the_topic_was_recreated_is_read_from_its_start_later() -> None:
@@ -407,7 +341,7 @@ def test_a_partition_missing_since_the_topic_was_recreated_is_read_from_its_star
     run(outside)
     outside.logs[C] = FakeLog(6, lives=[(0, 1)])
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_a_recreated_topic_starts_where_policy_decides() -> None:
@@ -417,41 +351,30 @@ def test_a_recreated_topic_starts_where_policy_decides() -> None:
     assert plan.loaded_until == {A: 20, B: 9, C: 9}
 
 
-def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_they_were() -> None:
-    outside = with_ids("zxid-5")
-    outside.topic_ids["clicks"] = "zxid-1f"
-    with pytest.raises(NeedsDecision, match="recreated"):
-        run(outside)
-    outside.logs[A].end = 20
-    plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.incarnations, plan.losses.stale_rows, plan.topic_ids) == (
-        {},
-        (),
-        {"clicks": "zxid-1f"},
-    )
-    run(outside)
-    reject_unfinished(outside)
-    assert not [key for key in outside.keys() if key[1]]
-
-
-def test_only_an_operator_decides_that_a_kafka_topic_is_the_same_and_gets_the_consequences() -> (
+def test_topics_that_an_operator_knows_in_another_ensemble_are_gone_on_with_where_they_were() -> (
     None
 ):
     outside = with_ids("zxid-5")
     outside.topic_ids["clicks"] = "zxid-1f"
-    with pytest.raises(NeedsDecision) as refused:
+    with pytest.raises(NeedsDecision, match="recreated") as refused:
         run(outside)
     assert (
         "of another topic --not-recreated would leave out all records below the loaded-until offsets"
         in refused.value.action
     )
     old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()
+    outside.logs[A].end = 20
     plan = accept(outside, "clicks", is_same_log=True)
+    assert (plan.incarnations, plan.losses.stale_rows) == ({}, ())
+    assert plan.topic_ids == {"clicks": "zxid-1f"}
     assert old and describe_accepted_partitions(old, plan, snapshot) == [
         "clicks: is the same topic, by your decision only: if it is another, its records "
         "below our positions are never loaded"
     ]
     assert describe_accepted_partitions(old, changed(plan, incarnations={A: 1}), snapshot) == []
+    run(outside)
+    reject_missing_records(outside)
+    assert not [key for key in outside.keys() if key[1]]
 
 
 def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:
@@ -495,7 +418,7 @@ def test_without_epochs_of_brokers_the_operator_gives_the_offset_of_the_truncati
         accept(outside, "clicks:0", at_offset=13)
     assert accept(outside, "clicks:0", at_offset=10).loaded_until[A] == 10
     run(outside)
-    reject_unfinished(outside)
+    reject_missing_records(outside)
 
 
 def test_with_a_truncation_that_brokers_report_an_operator_gives_no_offset() -> None:
@@ -554,31 +477,10 @@ def test_what_names_no_log_is_refused(text: str) -> None:
         parse_named(text)
 
 
-@pytest.mark.parametrize("key", ["", "01", "1-"])
-def test_a_partition_that_is_none_is_refused_and_no_topic_by_that_name_is_meant(key: str) -> None:
-    with pytest.raises(SettingsError, match="names no log"):
-        parse_wanted((f"clicks:{key}",), "0", "9")
-    with pytest.raises(SettingsError, match="names no log"):
-        parse_backfill_request("0", "9", (f"clicks:{key}",))
-    assert parse_wanted(("user:clicks:1-0",), "0", "9").named == (
-        Named("user:clicks", BrokerPartition("user:clicks", 0, 1)),
-    )
-
-
 def test_the_command_that_leads_out_names_logs_as_a_shell_takes_them() -> None:
     command = accept_command(["page views", "it's:1-0", "clicks"], "--truncated-at OFFSET")
-    assert shlex.split(command)[4:] == [
-        "-p",
-        "page views",
-        "-p",
-        "it's:1-0",
-        "-p",
-        "clicks",
-        "--truncated-at",
-        "OFFSET",
-        "--reason",
-        "...",
-    ]
+    named = ["-p", "page views", "-p", "it's:1-0", "-p", "clicks"]
+    assert shlex.split(command)[4:] == [*named, "--truncated-at", "OFFSET", "--reason", "..."]
 
 
 def test_a_named_topic_covers_all_its_partitions_and_no_other() -> None:

@@ -116,38 +116,33 @@ def test_what_may_help_by_the_class_of_an_error_is_tried_again_and_nothing_else_
     assert verdict_of(None, document) is expected
 
 
-def test_a_run_that_is_done_or_was_done_before_is_done() -> None:
-    assert verdict_of(0, {"outcomes": [], "exit_code": 0, "error": None}) is Verdict.DONE
-    assert verdict_of(0, {"rows": 5}) is Verdict.DONE
-    assert verdict_of(0, None) is Verdict.DONE
-
-
-def test_what_policy_let_go_under_strict_is_no_success_and_a_retry_would_not_bring_it_back() -> (
-    None
-):
-    assert verdict_of(3, {"outcomes": [], "exit_code": 3, "error": None}) is Verdict.FAIL
-
-
-@pytest.mark.parametrize("code", [-9, -15, 1, 134, 137, 143, 255, None])
-def test_a_command_that_was_killed_or_spark_that_did_not_come_up_is_tried_again(
-    code: int | None,
+@pytest.mark.parametrize(
+    ("verdict", "codes", "document"),
+    [
+        (Verdict.DONE, [0], None),
+        (Verdict.DONE, [0], {"outcomes": [], "exit_code": 0, "error": None}),
+        (Verdict.DONE, [0], {"rows": 5}),
+        (Verdict.FAIL, [3], {"outcomes": [], "exit_code": 3, "error": None}),
+        (Verdict.FAIL, [2, 3, 5, 126, 127], None),
+        (Verdict.RETRY, [4, 6, 7, 130], None),
+        (Verdict.RETRY, [-9, -15, 1, 134, 137, 143, 255, None], None),
+        (Verdict.RETRY, [-9, -15, 1, 134, 137, 143, 255, None], {"exit_code": 0, "error": None}),
+    ],
+    ids=[
+        "done",
+        "a run that is done",
+        "another command that is done",
+        "what policy let go under --strict",
+        "misuse, or a command that is missing",
+        "codes that are retriable",
+        "killed, or Spark did not come up",
+        "killed behind its end",
+    ],
+)
+def test_without_the_class_of_an_error_the_exit_code_decides(
+    verdict: Verdict, codes: list[int | None], document: dict[str, object] | None
 ) -> None:
-    assert verdict_of(code, None) is Verdict.RETRY
-    assert verdict_of(code, {"exit_code": 0, "error": None}) is Verdict.RETRY, (
-        "the retry of a finished run reports success again"
-    )
-
-
-@pytest.mark.parametrize("code", [2, 3, 5, 126, 127])
-def test_a_missing_command_or_an_exit_code_for_misuse_is_not_retried(
-    code: int,
-) -> None:
-    assert verdict_of(code, None) is Verdict.FAIL
-
-
-@pytest.mark.parametrize("code", [4, 6, 7, 130])
-def test_a_code_that_is_retriable_is_tried_again_without_a_document_too(code: int) -> None:
-    assert verdict_of(code, None) is Verdict.RETRY
+    assert {verdict_of(code, document) for code in codes} == {verdict}
 
 
 def test_a_backfill_keeps_its_name_in_each_retry_and_loads_only_missing_offsets_on_request() -> (

@@ -118,6 +118,7 @@ def test_a_report_lists_changes_without_possible_secrets() -> None:
         "group=${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key=s3cret",
         "spark={spark.x: s3cret}",
+        "source.security.sasl.password=s3cret",
         "zookeeper.connect=host:2181",
         "source.bootstrap_servers=host:9092",
     )
@@ -126,6 +127,7 @@ def test_a_report_lists_changes_without_possible_secrets() -> None:
         "group": "${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key": None,
         "spark": None,
+        "source.security.sasl.password": None,
         "zookeeper.connect": None,
         "source.bootstrap_servers": None,
     }

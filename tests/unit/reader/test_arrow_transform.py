@@ -256,9 +256,7 @@ def test_columns_come_to_the_function_in_the_tables_order_and_types_whatever_a_f
     assert seen == [arrow_schema()] * 2
 
 
-def test_the_function_on_the_page_returns_its_column(
-    shaped: Callable[[Any], None],
-) -> None:
+def test_the_function_on_the_page_returns_its_column(shaped: Callable[[Any], None]) -> None:
     pages = programs(ROOT / "docs" / "READER.md")
     [program] = [text for text in pages if "def decoded(" in text]
     names: dict[str, Any] = {}

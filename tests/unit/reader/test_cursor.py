@@ -65,11 +65,15 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
 
 def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
     cursor = cursor_of(103, 107)
-    assert feed(cursor, encode(TEN)) == [103, 104, 105, 106]
+    assert feed(cursor, encode(TEN) + b"\xff" * 80) == [103, 104, 105, 106], (
+        "damage beyond the range does not stop it"
+    )
     assert cursor.done and cursor.position == 107
     assert cursor.receipt == RangeResult(
-        rows=4, fetched_bytes=len(encode(TEN)), last_epoch=7, epochs=((7, 103),)
+        rows=4, fetched_bytes=len(encode(TEN)) + 80, last_epoch=7, epochs=((7, 103),)
     )
+    empty = cursor_of(5, 5)
+    assert empty.done and empty.receipt == RangeResult(fetched_bytes=0), "no request is needed"
 
 
 @pytest.mark.parametrize(("until", "epoch"), [(105, 7), (110, 7), (112, None), (116, 8), (120, 8)])
@@ -81,11 +85,6 @@ def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_
     feed(cursor, encode(TEN) + encode(later))
     assert cursor.done and cursor.receipt.last_epoch == epoch
     assert cursor.receipt.epochs == ((7, 103), (8, 115))[: 1 + (until > 115)]
-
-
-def test_an_empty_range_is_done_before_any_request() -> None:
-    cursor = cursor_of(5, 5)
-    assert cursor.done and cursor.receipt == RangeResult(fetched_bytes=0)
 
 
 def test_the_position_moves_when_the_answer_is_fed_and_before_its_rows_are_read() -> None:
@@ -116,12 +115,6 @@ def test_a_log_that_continues_beyond_until_completes_a_range_with_a_compacted_ta
     assert not cursor.done
     assert feed(cursor, encode(Batch(160, [Rec(0)]))) == []
     assert cursor.done and cursor.receipt.gaps == ((110, 150),)
-
-
-def test_damage_beyond_the_range_does_not_stop_it() -> None:
-    cursor = cursor_of(100, 110)
-    assert len(feed(cursor, encode(TEN) + b"\xff" * 80)) == 10
-    assert cursor.done
 
 
 def test_a_damaged_record_batch_does_not_prove_that_the_tail_is_gone() -> None:
@@ -180,14 +173,14 @@ def test_an_empty_answer_below_the_readable_end_is_waited_for() -> None:
     for _ in range(EMPTY_RESPONSES_THAT_PROVE + 1):
         assert feed(cursor, high_watermark=200, last_stable_offset=105, proves_empty=True) == []
         assert cursor.starved and not cursor.done
+    for _ in range(10 * EMPTY_RESPONSES_THAT_PROVE):
+        feed(cursor)
+        assert not cursor.done and not cursor.starved, "a throttled answer proves nothing"
     assert len(feed(cursor, encode(TEN))) == 10
     assert cursor.done and not cursor.starved
-
-
-def test_read_uncommitted_and_old_answers_wait_for_the_high_watermark_only() -> None:
     uncommitted = cursor_of(100, 110, isolation=Isolation.READ_UNCOMMITTED)
     feed(uncommitted, high_watermark=110, last_stable_offset=100)
-    assert not uncommitted.starved
+    assert not uncommitted.starved, "it waits for the high watermark only"
     old = cursor_of(100, 110)
     feed(old, high_watermark=109, last_stable_offset=None)
     assert old.starved
@@ -261,15 +254,6 @@ def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:
     )
 
 
-def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
-    """Throttled, or the partitions before it used up the bytes: the records may well be there."""
-    cursor = cursor_of(100, 110)
-    for _ in range(10 * EMPTY_RESPONSES_THAT_PROVE):
-        feed(cursor)
-    assert not cursor.done and not cursor.starved
-    assert len(feed(cursor, encode(TEN))) == 10
-
-
 def test_empty_answers_count_only_in_a_row() -> None:
     cursor = cursor_of(100, 120, cleanup=COMPACTED)
     for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
@@ -288,6 +272,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
 @pytest.mark.parametrize(
     "code, log_start, kind, what",
     [
+        (74, None, BrokerError, "FENCED_LEADER_EPOCH"),
         (1, 101, ExpiredOffsets, "deleted by retention"),
         (1, 100, RanOutBeforeUntil, "The partition ends at or below 100,"),
         (1, None, BrokerError, "does not report on which side"),
@@ -296,6 +281,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
         (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),
         (29, None, PermissionDenied, "TOPIC_AUTHORIZATION_FAILED"),
         (4, None, EtlError, "INVALID_FETCH_SIZE"),
+        (109, None, EtlError, "OFFSET_MOVED_TO_TIERED_STORAGE"),
         (999, None, EtlError, "unknown error code 999"),
     ],
 )
@@ -305,16 +291,8 @@ def test_each_error_code_has_its_error_with_topic_partition_and_offset(
     with pytest.raises(EtlError, match=what) as caught:
         feed(cursor_of(100, 110), error_code=code, log_start_offset=log_start, high_watermark=-1)
     assert type(caught.value) is kind
+    assert caught.value.retriable == (kind is BrokerError), "only what may pass"
     assert {"topic": "clicks", "partition": 3, "offset": 100}.items() <= caught.value.where.items()
-
-
-def test_only_what_may_pass_is_retriable() -> None:
-    with pytest.raises(BrokerError) as caught:
-        feed(cursor_of(100, 110), error_code=74)
-    assert caught.value.retriable
-    with pytest.raises(EtlError) as final:
-        feed(cursor_of(100, 110), error_code=109)
-    assert not final.value.retriable
 
 
 def test_large_answers_come_as_several_arrow_batches() -> None:

@@ -221,17 +221,27 @@ def test_timestamps_are_bounded_in_milliseconds_with_the_greatest_rounded_up(
     assert (reported["minValues"]["t"], reported["maxValues"]["t"]) == (least, greatest)
 
 
-def test_days_and_times_of_other_years_than_1_to_9999_have_no_bounds() -> None:
-    beyond = (date(9999, 12, 31) - date(1970, 1, 1)) // timedelta(days=1) + 1
-    reported = statistics_of(
-        pa.record_batch(
-            {
-                "d": pa.array([0, beyond], pa.int32()).cast(pa.date32()),
-                "t": pa.array([0, beyond * 86_400_000_000], pa.timestamp("us")),
-            }
-        )
-    )
-    assert "minValues" not in reported
+DAYS = (date(9999, 12, 31) - date(1970, 1, 1)) // timedelta(days=1) + 1
+MILLISECOND = 1000
+MICROS = pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        pa.array([0, DAYS], pa.int32()).cast(pa.date32()),
+        pa.array([0, DAYS * 86_400_000_000 - MILLISECOND + 1], MICROS),
+        pa.array([0, -62_135_596_800_000_001], MICROS),
+        pa.array([0, 2**63 - MILLISECOND], MICROS),
+        pa.array([0, -(2**63) + MILLISECOND], MICROS),
+    ],
+)
+def test_days_and_times_of_other_years_than_1_to_9999_leave_the_file_without_bounds(
+    beyond: pa.Array,
+) -> None:
+    """A reader then reads the file."""
+    reported = statistics_of(pa.record_batch({"at": beyond, "n": [1, 2]}))
+    assert reported == {"numRecords": 2, "nullCount": {"at": 0, "n": 0}}
 
 
 @given(st.integers(-(10**20), 10**20), st.integers(-(10**20), 10**20), st.integers(0, 20))

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
-from etl.errors import FileLost, NotOurTable, PermissionDenied, SettingsError, TableUnreachable
+from etl.errors import FileLost, NotOurTable, SettingsError, TableUnreachable
 from etl.io.delta.loaded_plans import read_table
 from etl.io.delta.stores import is_conflict, is_obstacle, translate, unreachable
 from etl.io.delta.table_shape import (
@@ -196,33 +196,23 @@ def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) ->
     assert isinstance(reported, SettingsError) and "spark.jars.packages" in reported.action
 
 
-def test_an_invalid_folder_name_is_reported_with_its_column_as_a_permanent_error() -> None:
-    result = (
-        "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: "
-        "[TASK_WRITE_FAILED] Task failed\n\tat org\n"
-    )
+@pytest.mark.parametrize(
+    ("name", "reason"), [("r\0d", "contains a NUL"), ("rd" * 150, "is too long")]
+)
+def test_an_invalid_folder_name_is_reported_with_its_column_as_a_permanent_error(
+    name: str, reason: str
+) -> None:
     text = (
-        f"{result}Caused by: java.io.IOException: Mkdirs failed to create "
-        f"file:/t/partition=0/colour=r\0d (exists=false, cwd=file:/home)"
+        "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: "
+        "[TASK_WRITE_FAILED] Task failed\n\tat org\nCaused by: java.io.IOException: Mkdirs failed "
+        "to create file:/t/partition=0/colour={} (exists=false, cwd=file:/home)"
     )
-    reported = translate(Exception(text), "/t")
+    reported = translate(Exception(text.format(name)), "/t")
     assert isinstance(reported, SettingsError) and not reported.retriable
-    assert (
-        reported.message
-        == "A text in the partition column colour contains a NUL: no directory can have such a name"
-    )
-    assert (
-        reported.where["key"] == "table.partition_by"
-        and "transform" in reported.action
-        and "supersede" in reported.action
-    )
-    assert isinstance(translate(Exception(text.replace("\0", "")), "/t"), TableUnreachable)
-    reported = translate(Exception(text.replace("\0", "r" * 300)), "/t")
-    assert isinstance(reported, SettingsError) and not reported.retriable
-    assert (
-        reported.message
-        == "A text in the partition column colour is too long: no directory can have such a name"
-    )
+    what = f"A text in the partition column colour {reason}: no directory can have such a name"
+    assert (reported.message, reported.where["key"]) == (what, "table.partition_by")
+    assert "transform" in reported.action and "supersede" in reported.action
+    assert isinstance(translate(Exception(text.format("rd")), "/t"), TableUnreachable)
 
 
 def test_a_writers_own_error_text_is_reported_once() -> None:
@@ -250,46 +240,29 @@ def test_a_table_folder_that_disappears_before_the_commit_is_no_bug(tmp_path: Pa
     )
 
 
-def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:
-    assert isinstance(
-        unreachable(OSError("403 Forbidden: AccessDenied"), "s3://bucket/t", "read"),
-        PermissionDenied,
-    )
-    assert isinstance(
-        unreachable(OSError("connection reset"), "s3://bucket/t", "read"), TableUnreachable
-    )
-    assert isinstance(unreachable(OSError("Permission denied"), "/t", "read"), TableUnreachable)
-
-
-def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
-    assert is_obstacle("java.io.IOException: No space left on device\n\tat java.base/...")
-    assert is_obstacle("java.nio.file.AccessDeniedException: /warehouse")
-    assert is_obstacle(
-        "java.nio.file.FileSystemException: /warehouse/part-0: Operation not permitted"
-    )
-    assert is_obstacle(
-        "org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot "
-        "create file:/t/_delta_log"
-    )
-    assert not is_obstacle("java.lang.NullPointerException")
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("java.io.IOException: No space left on device\n\tat java.base/...", True),
+        ("java.nio.file.AccessDeniedException: /warehouse", True),
+        ("java.nio.file.FileSystemException: /w/part-0: Operation not permitted", True),
+        ("[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/t/_delta_log", True),
+        ("java.lang.NullPointerException", False),
+    ],
+)
+def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug(text: str, is_one: bool) -> None:
+    assert is_obstacle(text) == is_one
 
 
 def test_of_a_java_stack_trace_the_line_with_the_cause_is_reported() -> None:
     text = (
         "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job "
         "aborted\n\tat org.apache.spark.X(X.scala:1)\n"
+        "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
     )
-    reported = unreachable(
-        OSError(
-            text + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
-        ),
-        "/t",
-        "written",
-    )
-    assert (
-        reported.message
-        == "The table cannot be written: java.io.IOException: No space left on device"
-    )
+    reported = unreachable(OSError(text), "/t", "written")
+    cause = "java.io.IOException: No space left on device"
+    assert reported.message == f"The table cannot be written: {cause}"
 
 
 @pytest.mark.parametrize(

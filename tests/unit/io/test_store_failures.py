@@ -66,6 +66,7 @@ PASSING = [
     ),
     (_ASKED.format("503 Slow Down") + _XML.format("SlowDown"), "503"),
     ("an unknown failure", "cannot be read"),
+    ("connection reset", "Connection reset"),
     (
         "Generic HdfsObjectStore error: RPC error: "
         "org.apache.hadoop.hdfs.server.namenode.SafeModeException Cannot create file. Name "
@@ -114,6 +115,10 @@ def test_an_error_of_a_writer_in_a_store_is_reported_the_same_way(text: str) -> 
     )
     raised = by_spark if text.startswith(("java", "org")) else OSError(text)
     assert isinstance(translate(raised, S3), PermissionDenied)
+
+
+def test_on_a_local_path_a_permission_may_be_granted_until_the_next_run() -> None:
+    assert isinstance(unreachable(OSError("Permission denied"), "/t", "read"), TableUnreachable)
 
 
 def test_no_traceback_has_a_stores_words() -> None:

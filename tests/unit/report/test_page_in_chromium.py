@@ -109,23 +109,6 @@ def test_the_page_runs_no_script_even_where_one_came_into_it(
         page.close()
 
 
-@pytest.mark.parametrize("count", [2, 4, 9, 10])
-def test_each_run_of_the_history_has_a_column_with_an_area(
-    browser: Browser, tmp_path: Path, count: int
-) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(page_of(document_of(loaded(1)), RUNS[: count - 1]), encoding="utf-8")
-    page = browser.show(file, 1280, "light")
-    try:
-        areas = page.value(
-            "[...document.querySelectorAll('figure svg > g')].map(one => "
-            "one.getBoundingClientRect()).filter(one => one.width > 5 && one.height > 50).length"
-        )
-        assert areas == 2 * count
-    finally:
-        page.close()
-
-
 def rgb(colour: str) -> str:
     return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
 

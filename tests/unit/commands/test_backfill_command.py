@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from etl.cli import main
+from etl.commands import backfill
 from etl.commands.backfill import (
     BackfillPreview,
     pace_of,
@@ -32,10 +33,12 @@ from etl.run.backfill import Beginning, action_for_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OnActiveMembers
 from etl.settings.load import settings_of_backfill
 from tests.builders import plain_plan, plain_settings
+from tests.command_result import Terminal
 from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld
 
 LATEST = settings_of(starting_offsets="latest")
+NEW = "backfills run conf/clicks.yaml old --from 0 --until 3".split()
 LOG = BrokerPartition("clicks", 0)
 REQUESTED = Backfill(
     "old",
@@ -54,9 +57,7 @@ def preview() -> BackfillPreview:
 
 
 def beginning_of(world: FakeWorld, request: BackfillRequest) -> Beginning:
-    from etl.commands.backfill import _beginning
-
-    return _beginning(world, settings_of_backfill(LATEST, "old"), "old", request)
+    return backfill._beginning(world, settings_of_backfill(LATEST, "old"), "old", request)
 
 
 def test_a_dry_run_lists_paused_offsets_and_offsets_that_other_members_read() -> None:
@@ -106,8 +107,6 @@ def test_the_number_of_plans_goes_by_both_limits() -> None:
 def test_a_preview_of_another_request_under_the_name_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from etl.commands import backfill
-
     services = SimpleNamespace(read_backfill=lambda _: REQUESTED)
     monkeypatch.setattr(backfill, "open_services", lambda *_, **__: nullcontext(services))
     with pytest.raises(
@@ -133,8 +132,8 @@ def test_bounds_of_the_same_meaning_or_the_same_text_are_equal(
 
 def test_partitions_are_equal_in_any_order_and_with_repetitions() -> None:
     one, other = (
-        parse_backfill_request("0", "9", tuple(f"clicks:{number}" for number in value))
-        for value in ("1 0 10".split(), "10 0 1 0".split())
+        parse_backfill_request("0", "9", tuple(f"clicks:{number}" for number in numbers.split()))
+        for numbers in ("1 0 10", "10 0 1 0")
     )
     assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
 
@@ -245,13 +244,6 @@ def ran_by(did: list[str]) -> Any:
     return ran
 
 
-class Terminal(io.StringIO):
-    """Standard input and output are a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     ("answer", "words", "code", "done"),
     [
@@ -270,65 +262,35 @@ def test_on_a_terminal_it_shows_the_offsets_to_load_and_asks_for_confirmation(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from etl.commands import backfill
-
     did, out = list[str](), Terminal()
     monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
     monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     with capsys.disabled():
         monkeypatch.setattr("sys.stdout", out)
-        assert (
-            main(
-                [
-                    "backfills",
-                    "run",
-                    "conf/clicks.yaml",
-                    "old",
-                    "--from",
-                    "0",
-                    "--until",
-                    "3",
-                    *words,
-                ]
-            )
-            == code
-        )
+        assert main([*NEW, *words]) == code
     assert len(did) == done
     assert ("Backfill old loads 6 offsets" in out.getvalue()) is (words != ("--yes",))
 
 
-def test_a_new_backfill_needs_yes_where_there_is_no_terminal(
+def test_a_new_backfill_needs_yes_where_there_is_no_terminal_and_one_that_was_begun_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from etl.commands import backfill
-
     did = list[str]()
     monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
     monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    new = ["backfills", "run", "conf/clicks.yaml", "old", "--from", "0", "--until", "3"]
-    assert main([*new, "--json"]) == 2 and not did
+    assert main([*NEW, "--json"]) == 2 and not did
     assert json.loads(capsys.readouterr().out)["message"] == (
         "A new backfill needs a confirmation, and there is no terminal for one. It would do: "
         "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     )
-    assert main([*new, "--yes", "--json"]) == 0
-    assert main(["backfills", "run", "conf/clicks.yaml", "old"]) == 0
-    assert did == ["old", "old"]
-
-
-def test_a_backfill_that_was_begun_continues_without_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from etl.commands import backfill
-
-    did = list[str]()
+    assert main([*NEW, "--yes", "--json"]) == 0
+    assert main(NEW[:4]) == 0
     monkeypatch.setattr(backfill, "preview_backfill", lambda *_: None)
     monkeypatch.setattr(backfill, "show_backfill", lambda *_: {})
-    monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    words = ["backfills", "run", "conf/clicks.yaml", "old", "--from", "0", "--until", "3"]
-    assert main(words) == 0
-    assert did == ["old"]
+    assert main(NEW) == 0
+    assert did == ["old"] * 3
 
 
 def test_a_dry_run_of_a_pipeline_without_a_plan_advises_to_run_it_first() -> None:

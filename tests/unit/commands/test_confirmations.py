@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from etl.cli.common_options import confirm
 from etl.commands import inherit_pipeline, operator_decisions, pipelines
 from etl.commands.operator_decisions import DecisionResult
-from tests.command_result import refused, run_etl
+from etl.errors import Stopped
+from tests.command_result import Terminal, refused, run_etl
 
 REASON = ("--reason", "T-17")
 COMMANDS: dict[str, tuple[Any, str, tuple[str, ...], str]] = {
@@ -96,6 +99,22 @@ def test_a_dry_run_asks_nothing_and_says_that_nothing_is_changed(
         "Nothing is changed. Without --dry-run the command would report:",
         "It is decided",
     ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on"),
+    [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False), ("maybe\n", False)],
+)
+def test_on_a_terminal_the_operator_sees_the_consequences_and_anything_but_yes_changes_nothing(
+    answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stdout", screen)
+    stops = pytest.raises(Stopped, match="Nothing was changed")
+    with contextlib.nullcontext() if goes_on else stops:
+        confirm(["clicks:0 goes back"], yes=False, as_json=False)
+    assert screen.getvalue() == "clicks:0 goes back\nContinue? [y/N] "
 
 
 def test_a_document_begins_with_the_command_and_the_pipeline() -> None:

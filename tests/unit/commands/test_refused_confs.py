@@ -1,68 +1,15 @@
-"""An invalid conf is rejected before any request: exit code, error, place in the conf, action."""
+"""Reasons that are empty, and tables in stores that are not tested."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from etl.commands import run as running
 from etl.errors import SettingsError
 from tests.builders import plain_settings
 from tests.command_result import refused, run_etl
-
-LEAST: dict[str, Any] = {
-    "pipeline": "clicks",
-    "group": {"id": "group"},
-    "zookeeper": {"connect": "127.0.0.1:1"},
-    "source": {"topics": ["clicks"]},
-    "table": {"path": "clicks"},
-}
-
-
-@pytest.mark.parametrize(
-    ("section", "keys", "words"),
-    [
-        ("source", {"strat": "latest"}, ("unknown key", "source.strat")),
-        ("limits", {"max_records_per_plan": "many"}, ("limits.max_records_per_plan", "many")),
-        (
-            "source",
-            {"starting_offsets": "yesterday"},
-            ("source.starting_offsets", "earliest, latest"),
-        ),
-        (
-            "source",
-            {"starting_offsets": "2026-01-31T00:00:00"},
-            ("source.starting_offsets", "UTC offset"),
-        ),
-        ("group", {"mode": "share"}, ("group.mode", "claim")),
-    ],
-)
-def test_a_wrong_key_is_named_with_its_path(
-    tmp_path: Path, section: str, keys: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    path = tmp_path / "conf.yaml"
-    path.write_text(yaml.safe_dump({**LEAST, section: {**LEAST.get(section, {}), **keys}}))
-    refused(run_etl("run", str(path), "--json"), 2, "conf.yaml", *words)
-
-
-def test_a_conf_file_that_is_not_there_is_named() -> None:
-    result = run_etl("run", "no/such.yaml")
-    assert result.code == 2
-    assert "The conf file does not exist (path no/such.yaml)" in result.err
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"- a\n- list\n", b"version: 1\n  group: [\n", b"\xff\xfe\x00", None],
-    ids=["empty", "a list", "no YAML", "no text", "a folder"],
-)
-def test_a_file_that_is_no_conf_is_named(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "odd.yaml"
-    path.mkdir() if content is None else path.write_bytes(content)
-    refused(run_etl("run", str(path), "--json"), 2, "odd.yaml")
 
 
 @pytest.mark.parametrize(

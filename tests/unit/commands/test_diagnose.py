@@ -10,7 +10,9 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -34,7 +36,6 @@ from etl.io.report_files import installed_version
 from etl.io.zookeeper.permissions import ask_server
 from etl.kafka.versions import release
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,
     PipelineState,
@@ -103,10 +104,6 @@ def test_a_line_has_places_and_an_action_and_the_document_has_all_of_it() -> Non
     }
 
 
-# -- what waits for what
-# --------------------------------------------------------------------------------------------------
-
-
 def _refusing(name: str, findings: Findings) -> Iterator[Line]:
     yield ok(name, "so far")
     raise ZooKeeperUnreachable("no answer", action="that it runs")
@@ -150,10 +147,6 @@ def test_resources_that_checks_opened_are_closed_at_the_end() -> None:
 
     diagnose(settings(), (Check("x", opening),))
     assert closed == [True]
-
-
-# -- this machine
-# --------------------------------------------------------------------------------------------------
 
 
 def between(version: str) -> str:
@@ -232,14 +225,11 @@ def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
     assert words in line.found
     assert (line.exit_code, "PYSPARK_PYTHON" in line.to_do) == ((2, True) if words else (0, False))
     assert "PYSPARK_PYTHON" in line.found
-
-
-def test_a_workers_python_elsewhere_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/not/here/python3")
-    (line,) = lines_of(doctor_machine.workers_python, spark={"spark.master": "spark://h:7077"})
-    assert line.verdict is Verdict.OK
     (line,) = lines_of(doctor_machine.workers_python)
     assert line.exit_code == 2
+    (line,) = lines_of(doctor_machine.workers_python, spark={"spark.master": "spark://h:7077"})
+    assert line.verdict is Verdict.OK, "one that is elsewhere is not judged"
 
 
 def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
@@ -279,39 +269,28 @@ def test_a_transform_that_cannot_be_imported_is_named() -> None:
     assert lines_of(doctor_machine.transform, transform="os.path:basename")[0].verdict is Verdict.OK
 
 
-def test_a_report_folder_is_tried_where_it_is_or_will_be_and_not_made(tmp_path: Path) -> None:
-    assert (
-        "will be created in"
-        in lines_of(doctor_machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[
-            0
-        ].found
-    )
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").touch()
-    (line,) = lines_of(doctor_machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
-    assert line.exit_code == 2
-
-
-def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to_be_one(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("check", "section"),
+    [(doctor_machine.report_folder, "report"), (doctor_machine.metrics_folder, "metrics")],
+)
+def test_a_folder_is_tried_where_it_is_or_will_be_and_not_made(
+    check: object, section: str, tmp_path: Path
 ) -> None:
-    assert lines_of(doctor_machine.metrics_folder) == []
-    assert (
-        "will be created in"
-        in lines_of(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "a" / "b")})[
-            0
-        ].found
-    )
-    assert lines_of(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "own.prom")})[
-        0
-    ].found == str(tmp_path)
+    def line_of(path: str) -> Line:
+        (line,) = lines_of(check, **{section: {"path": str(tmp_path / path)}})
+        return line
+
+    assert "will be created in" in line_of("a/b").found
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    (line,) = lines_of(
-        doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "file" / "b")}
-    )
+    line = line_of("file/b")
+    if section == "report":
+        assert line.exit_code == 2
+        return
     assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run works without metrics"
     assert "metrics.path" in line.to_do and str(tmp_path / "file" / "b") in line.found
+    assert line_of("own.prom").found == str(tmp_path)
+    assert lines_of(check) == [], "there are to be none"
 
 
 # -- servers
@@ -387,36 +366,30 @@ def test_a_brokers_release_is_guessed_from_the_requests_it_speaks(
 # --------------------------------------------------------------------------------------------------
 
 
-def _plan(number: int) -> Plan:
-    return plain_plan(number)
-
-
-_LOG = BrokerPartition("clicks", 0)
+LOG = BrokerPartition("clicks", 0)
+PLAN = plain_plan(4)
+CURRENT = UpToDate(PLAN, {})
 
 
 @pytest.mark.parametrize(
     ("state", "verdict", "words"),
     [
         (FirstRun(), Verdict.OK, "first run"),
-        (Replay(_plan(4)), Verdict.OK, "plan 4 is stored and not in the table"),
-        (Supersede(_plan(4), "its range has expired"), Verdict.OK, "its range has expired"),
-        (UpToDate(_plan(4), {}), Verdict.OK, "plan 4 is the newest in both"),
+        (Replay(PLAN), Verdict.OK, "plan 4 is stored and not in the table"),
+        (Supersede(PLAN, "its range has expired"), Verdict.OK, "its range has expired"),
+        (CURRENT, Verdict.OK, "plan 4 is the newest in both"),
         (
-            UpToDate(_plan(4), {}, uncommitted=(_LOG,)),
+            replace(CURRENT, uncommitted=(LOG,)),
             Verdict.OK,
             "1 of its offsets are not committed",
         ),
-        (UpToDate(_plan(4), {}, followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
+        (replace(CURRENT, followed={LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
         (
-            UpToDate(_plan(4), {}, not_followed={_LOG: 9}),
+            replace(CURRENT, not_followed={LOG: 9}),
             Verdict.ADVICE,
             "moved 1 committed offsets of topics that are not read now",
         ),
-        (
-            RebuildFromTable(_plan(4), UpToDate(_plan(4), {})),
-            Verdict.ADVICE,
-            "ZooKeeper does not know it",
-        ),
+        (RebuildFromTable(PLAN, CURRENT), Verdict.ADVICE, "ZooKeeper does not know it"),
     ],
 )
 def test_the_state_of_the_pipeline_is_described_in_words(
@@ -432,20 +405,20 @@ def test_the_state_of_the_pipeline_is_described_in_words(
 # --------------------------------------------------------------------------------------------------
 
 
+OF_S3A = "spark.delta.logStore.s3a.impl"
+CONDITIONAL = "offset_range_etl.ConditionalLogStore"
+LOCAL = "org.apache.spark.sql.delta.storage.LocalLogStore"
+
+
 @pytest.mark.parametrize(
     ("path", "spark", "verdict", "words"),
     [
         ("/data/t", {}, Verdict.OK, "folder of this machine"),
         ("/data/t", {"spark.master": "spark://h:7077"}, Verdict.ADVICE, "spark://h:7077"),
         ("hdfs://n/t", {"spark.master": "yarn"}, Verdict.OK, "only if it is absent"),
-        ("s3a://b/t", {}, Verdict.OK, "offset_range_etl.ConditionalLogStore"),
-        (
-            "s3://b/t",
-            {"spark.delta.logStore.gs.impl": "x"},
-            Verdict.OK,
-            "offset_range_etl.ConditionalLogStore",
-        ),
-        ("s3://b/t", {"spark.delta.logStore.s3a.impl": "x"}, Verdict.OK, "by x"),
+        ("s3a://b/t", {}, Verdict.OK, CONDITIONAL),
+        ("s3://b/t", {"spark.delta.logStore.gs.impl": "x"}, Verdict.OK, CONDITIONAL),
+        ("s3://b/t", {OF_S3A: "x"}, Verdict.OK, "by x"),
         (
             "s3://b/t",
             {"spark.hadoop.fs.s3a.performance.flags": "create"},
@@ -454,23 +427,13 @@ def test_the_state_of_the_pipeline_is_described_in_words(
         ),
         (
             "s3a://b/t",
-            {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"},
+            {OF_S3A: "io.delta.storage.S3DynamoDBLogStore"},
             Verdict.OK,
             "S3DynamoDBLogStore",
         ),
         ("ftp://b/t", {}, Verdict.ADVICE, "not known"),
-        (
-            "gs://b/t",
-            {},
-            Verdict.ADVICE,
-            "gs:// is supported but not tested",
-        ),
-        (
-            "s3a://b/t",
-            {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.LocalLogStore"},
-            Verdict.FAILED,
-            "loses commits",
-        ),
+        ("gs://b/t", {}, Verdict.ADVICE, "gs:// is supported but not tested"),
+        ("s3a://b/t", {"spark.delta.logStore.class": LOCAL}, Verdict.FAILED, "loses commits"),
     ],
 )
 def test_a_store_is_judged_by_its_scheme_and_its_log_store(
@@ -484,12 +447,8 @@ def test_a_store_is_judged_by_its_scheme_and_its_log_store(
 def test_a_disk_that_is_nearly_full_is_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from collections import namedtuple
-
-    Usage = namedtuple("Usage", "total used free")
-    monkeypatch.setattr(
-        "etl.commands.doctor.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20)
-    )
+    usage = SimpleNamespace(total=2**40, used=2**40, free=2**20)
+    monkeypatch.setattr("etl.commands.doctor.shutil.disk_usage", lambda path: usage)
     (line,) = lines_of(doctor.check_directory, table={"path": str(tmp_path / "t")})
     assert line.verdict is Verdict.ADVICE
     assert "0.0 GiB" in line.found

@@ -57,13 +57,6 @@ def test_rows_that_lie_far_apart_cost_neither_time_nor_memory() -> None:
     )
 
 
-def test_an_offset_that_came_twice_is_one() -> None:
-    seen = ObservedOffsets(OffsetRange(LOG, 0, 4))
-    for offsets in ([1, 1, 2], [2, 3]):
-        seen.add(numpy.array(offsets, numpy.int64))
-    assert seen.receipt(gaps_max=9) == RangeResult(rows=3, missing_offsets=1, gaps=((0, 1),))
-
-
 def test_a_range_result_keeps_the_first_gaps_and_marks_that_there_are_more() -> None:
     size = 3 * 2**19 + 1
     seen = ObservedOffsets(OffsetRange(LOG, 0, size))

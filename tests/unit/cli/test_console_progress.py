@@ -42,12 +42,6 @@ class Run:
         return [line.partition(" etl: ")[2] for line in self.printed]
 
 
-def test_a_short_run_with_nothing_new_prints_nothing() -> None:
-    run = Run()
-    run.until(9)
-    assert run.printed == []
-
-
 def test_the_start_of_spark_is_printed_at_once_with_the_time() -> None:
     run = Run()
     run.until(1)
@@ -68,26 +62,23 @@ def test_lines_come_after_ten_seconds_and_then_more_rarely_down_to_one_a_minute(
     assert times == [10, 30, 70, 130, 190, 250]
 
 
-def test_a_line_has_progress_speed_and_remaining_time() -> None:
-    run = Run()
-    run.doing = Doing(Verb.FETCH, ReadSoFar(0, 6, 0, 1000, 0, 0))
-    run.until(8)
-    run.doing = Doing(Verb.FETCH, HALF)
-    run.until(10)
-    assert run.words == [
-        "fetching and writing: 50%, 490 records, 45 MB, 50 records/s, about 10 s left"
-    ]
-
-
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
+        (
+            Verb.FETCH,
+            "fetching and writing: 50%, 490 records, 45 MB, 50 records/s, about 10 s left",
+        ),
         (Verb.FIRST_JOB, "waiting for the first task"),
         (Verb.APPEND, "committing to the table: 50%, 490 records, 45 MB"),
     ],
 )
-def test_before_and_after_the_fetch_no_speed_is_printed(verb: Verb, words: str) -> None:
+def test_a_line_has_progress_and_while_records_are_fetched_speed_and_remaining_time(
+    verb: Verb, words: str
+) -> None:
     run = Run()
+    run.doing = Doing(verb, ReadSoFar(0, 6, 0, 1000, 0, 0))
+    run.until(8)
     run.doing = Doing(verb, HALF)
     run.until(10)
     assert run.words == [words]

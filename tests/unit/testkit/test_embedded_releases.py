@@ -39,11 +39,6 @@ def test_a_release_that_needs_zookeeper_is_refused_without(version: str) -> None
         Kafka(version=version)
 
 
-def test_a_version_that_cannot_be_embedded_is_refused_with_those_that_can() -> None:
-    with pytest.raises(SettingsError, match="jafka-3.0.6, 0.8.2.2"):
-        release("0.0.1")
-
-
 def test_a_cluster_deletes_the_folder_that_it_made_and_none_of_its_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,8 @@
-"""Output or a report that cannot be written: the command reports it, and its work still counts as
-done.
-"""
+"""Output that cannot be written: the command reports it, and its work still counts as done."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import json
 import subprocess
@@ -18,10 +15,7 @@ import pytest
 from etl.cli import app, main
 from etl.cli.common_options import output_session, print_note, show
 from etl.commands import pipelines
-from etl.errors import SettingsError, TableUnreachable
-from etl.io.report_files import kept_in
-from etl.report.run_progress import Outcome
-from etl.report.run_report import Report
+from etl.errors import SettingsError
 from tests.builders import plain_settings
 
 ETL = [sys.executable, "-m", "etl"]
@@ -96,67 +90,6 @@ def test_an_error_is_reported_and_has_its_code_if_its_document_cannot_be_written
         and b"The conf file does not exist" in ran.stderr
         and b"Traceback" not in ran.stderr
     )
-
-
-# -- a run's report
-# --------------------------------------------------------------------------------------------------
-
-
-def report() -> Report:
-    return Report("20260101T000000-abcdef", "clicks", "group", "clicks", 0)
-
-
-def test_a_report_that_cannot_be_written_at_the_end_is_an_outcome_and_the_run_is_done(
-    tmp_path: Path,
-) -> None:
-    run, folder = report(), tmp_path / "reports"
-    with kept_in(str(folder), run, keep=10):
-        _in_the_way(folder)
-    assert [outcome for outcome, _ in run.outcomes] == [Outcome.REPORT_NOT_WRITTEN]
-
-
-def test_a_report_that_cannot_be_written_hides_no_error_of_the_run(tmp_path: Path) -> None:
-    with pytest.raises(TableUnreachable), kept_in(str(tmp_path / "reports"), report(), keep=10):
-        _in_the_way(tmp_path / "reports")
-        raise TableUnreachable("gone")
-
-
-def test_of_a_report_that_cannot_be_written_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    run, folder = report(), tmp_path / "reports"
-    with kept_in(str(folder), run, keep=10):
-        (before,) = folder.iterdir()
-        monkeypatch.setattr(Path, "replace", is_full)
-    assert [outcome for outcome, _ in run.outcomes] == [Outcome.REPORT_NOT_WRITTEN]
-    assert list(folder.iterdir()) == [before]
-
-
-def test_after_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:
-    ahead = tmp_path / "group+clicks-20990101T000000-abcdef.json"
-    ahead.touch()
-    with kept_in(str(tmp_path), report(), keep=1):
-        pass
-    assert sorted(tmp_path.iterdir()) == [
-        *(tmp_path / f"group+clicks-20260101T000000-abcdef.{end}" for end in ("html", "json")),
-        ahead,
-    ]
-
-
-def test_a_folder_that_takes_no_report_stops_a_run_before_it_begins(tmp_path: Path) -> None:
-    (tmp_path / "reports").touch()
-    with pytest.raises(SettingsError), kept_in(str(tmp_path / "reports"), report(), keep=10):
-        pytest.fail("it began")
-
-
-def _in_the_way(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
-    folder.touch()
 
 
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])

@@ -58,14 +58,6 @@ def test_a_commit_of_ours_is_read_with_its_number_and_its_user_metadata() -> Non
     assert read == Commit(7, "WRITE", "{}", {OURS: 3})
 
 
-def test_added_files_come_with_the_values_the_table_is_partitioned_by() -> None:
-    added = content(
-        {"txn": {"appId": OURS, "version": 3}},
-        {"add": {"path": "topic=a%20b/part-0", "partitionValues": {"topic": "a b"}}},
-    )
-    assert parse_added(added) == [Added("topic=a%20b/part-0", {"topic": "a b"})]
-
-
 @pytest.mark.parametrize(
     ("stats", "rows"),
     [
@@ -76,12 +68,12 @@ def test_added_files_come_with_the_values_the_table_is_partitioned_by() -> None:
         ('{"numRecords": "x"}', None),
     ],
 )
-def test_added_files_come_with_their_rows_where_the_commit_counts_them(
+def test_added_files_come_with_their_partition_values_and_with_their_rows_if_these_are_counted(
     stats: str | None, rows: int | None
 ) -> None:
-    assert [one.rows for one in parse_added(content({"add": {"path": "p", "stats": stats}}))] == [
-        rows
-    ]
+    file = {"path": "topic=a%20b/part-0", "partitionValues": {"topic": "a b"}, "stats": stats}
+    [added] = parse_added(content({"txn": {"appId": OURS, "version": 3}}, {"add": file}))
+    assert (added, added.rows) == (Added("topic=a%20b/part-0", {"topic": "a b"}), rows)
 
 
 @pytest.mark.parametrize(
@@ -170,10 +162,9 @@ def test_a_table_is_redefined_when_its_id_partitioning_or_one_of_our_columns_cha
 ) -> None:
     judged = judge(parse_commit(5, content(metadata(fields, table_id, partition_by))), OURS, BEFORE)
     assert judged == (ForeignCommit(5, "unknown", "redefined the table") if redefined else None)
-
-
-def test_without_the_former_schema_a_new_one_is_not_judged() -> None:
-    assert judge(parse_commit(5, content(metadata([], "id-2"))), OURS, None) is None
+    assert judge(parse_commit(5, content(metadata([], "id-2"))), OURS, None) is None, (
+        "without the former schema a new one is not judged"
+    )
 
 
 def test_metadata_of_nested_columns_is_no_part_of_a_shape() -> None:

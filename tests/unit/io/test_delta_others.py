@@ -71,21 +71,16 @@ def test_a_plan_is_not_appended_to_an_older_copy_of_its_table(table: Path) -> No
         holds(newer, current, OURS)
 
 
-def test_no_table_has_no_other_pipelines(tmp_path: Path) -> None:
-    assert other_pipelines(str(tmp_path / "none"), OURS) == ()
-
-
 def test_a_pipeline_with_expired_commits_is_known_by_a_checkpoint_and_its_plan_is_not(
-    table: Path,
+    table: Path, tmp_path: Path
 ) -> None:
     DeltaTable(str(table)).create_checkpoint()
     for file in log_files(table)[:3]:
         file.unlink()
     commit(table, NEW, plan_of(5))
-    assert other_pipelines(str(table), OURS) == (
-        OtherPipeline(NEW, 5, 4, plan_of(5)),
-        OtherPipeline(OLD, 2),
-    )
+    ours = OtherPipeline(NEW, 5, 4, plan_of(5))
+    assert other_pipelines(str(table), OURS) == (ours, OtherPipeline(OLD, 2))
+    assert other_pipelines(str(tmp_path / "none"), OURS) == ()
 
 
 def test_a_checkpoint_of_version_2_in_json_has_the_same_content(table: Path) -> None:
@@ -123,10 +118,6 @@ def test_a_table_may_have_rows_of_a_topic_if_it_is_undecidable(table: Path, tmp_
     assert holds_rows_of(str(tmp_path / "odd"), "clicks")
 
 
-# -- owners of the rows
-# ------------------------------------------------------------------------------------------------
-
-
 def test_a_table_is_of_others_alone_while_only_pipelines_that_are_not_we_have_added_rows(
     tmp_path: Path,
 ) -> None:
@@ -151,10 +142,6 @@ def test_the_owner_of_rows_is_unknown_if_the_tables_log_does_not_reach_its_first
     assert not is_of_others_alone(str(tmp_path), OURS)
 
 
-# -- since our last commit
-# -----------------------------------------------------------------------------------------------
-
-
 def loads(
     path: Path, known: int | None = None, inherits: Predecessor | None = None, **plan: Any
 ) -> tuple[ForeignCommit, ...]:
@@ -166,44 +153,40 @@ def loads(
     return found.foreign
 
 
-def test_a_later_load_of_our_topic_is_reported_with_its_pipeline_and_another_topic_is_not(
+def test_a_later_load_of_our_topic_is_reported_and_other_topics_and_kept_positions_are_not(
     table: Path,
 ) -> None:
     commit(table, NEW, plan_of(1, "orders"))
+    commit(table, NEW, plan_of(2, reads=False))
     assert loads(table) == ()
-    commit(table, NEW, plan_of(2))
-    assert loads(table) == (ForeignCommit(5, "WRITE", "loaded topic clicks", Predecessor(NEW, 2)),)
+    commit(table, NEW, plan_of(3))
+    assert loads(table) == (ForeignCommit(6, "WRITE", "loaded topic clicks", Predecessor(NEW, 3)),)
 
 
-def test_a_position_that_another_pipeline_keeps_of_a_topic_that_it_reads_no_more_is_no_load(
-    table: Path,
+@pytest.mark.parametrize("place", [Predecessor(OURS, 1), Predecessor(OLD, 2)])
+def test_who_takes_our_place_or_the_one_that_we_took_is_named_before_it_has_loaded_a_row(
+    table: Path, place: Predecessor
 ) -> None:
-    commit(table, NEW, plan_of(1, reads=False))
-    assert loads(table) == ()
-
-
-def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> None:
-    commit(table, NEW, plan_of(1, reads=False, inherits=Predecessor(OURS, 1)))
-    assert loads(table) == (
-        ForeignCommit(4, "WRITE", "took over topic clicks", Predecessor(NEW, 1)),
-    )
+    commit(table, NEW, plan_of(1, reads=False, inherits=place))
+    took_over = ForeignCommit(4, "WRITE", "took over topic clicks", Predecessor(NEW, 1))
+    is_ours = place.app_id == OURS
+    assert loads(table) == ((took_over,) if is_ours else ())
+    assert loads(table, predecessors=(Predecessor(OLD, 2),)) == (took_over,)
 
 
 def test_inherited_plans_are_no_loads_and_later_loads_are_wherever_our_commit_is(
     table: Path,
 ) -> None:
     assert loads(table, inherits=Predecessor(OLD, 2)) == ()
-    assert [found.by for found in loads(table, inherits=Predecessor(OLD, 1))] == [
-        Predecessor(OLD, 2)
-    ]
+    [found] = loads(table, inherits=Predecessor(OLD, 1))
+    assert found.by == Predecessor(OLD, 2)
     plan = plan_of(1, inherits=Predecessor(OLD, 1))
     nothing_of_ours = read_table(
         str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", plan=plan
     )
-    assert nothing_of_ours and [found.by for found in nothing_of_ours.foreign] == [
-        Predecessor(OLD, 2),
-        Predecessor(OURS, 1),
-    ]
+    assert nothing_of_ours
+    later = [found.by for found in nothing_of_ours.foreign]
+    assert later == [Predecessor(OLD, 2), Predecessor(OURS, 1)]
 
 
 def test_loads_of_a_pipeline_inherited_long_ago_are_found_below_the_last_inheritance(
@@ -220,14 +203,6 @@ def test_loads_of_a_pipeline_inherited_long_ago_are_found_below_the_last_inherit
 
     assert found(Predecessor(OLD, 3)) == []
     assert found(Predecessor(OLD, 2)) == [Predecessor(OLD, 3)]
-
-
-def test_who_takes_the_place_that_we_took_is_named_before_it_has_loaded_a_row(table: Path) -> None:
-    commit(table, NEW, plan_of(1, reads=False, inherits=Predecessor(OLD, 2)))
-    assert loads(table) == ()
-    assert loads(table, predecessors=(Predecessor(OLD, 2),)) == (
-        ForeignCommit(4, "WRITE", "took over topic clicks", Predecessor(NEW, 1)),
-    )
 
 
 def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_the_plan_was_made(

@@ -4,6 +4,7 @@ removed with an old report.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -38,18 +39,22 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_each_run_leaves_a_page_next_to_its_report_with_links_to_earlier_ones(
+def files_of(*days: int) -> list[str]:
+    return [f"{OURS}-{RUN.format(day)}{end}" for day in days for end in (".html", ".json")]
+
+
+def test_each_run_leaves_a_page_next_to_its_report_with_links_to_earlier_ones_that_are_kept(
     tmp_path: Path,
 ) -> None:
     for day in (1, 2, 3):
         ran(tmp_path, day)
-    assert names(tmp_path) == [
-        f"{OURS}-{RUN.format(day)}{end}" for day in (1, 2, 3) for end in (".html", ".json")
-    ]
+    assert names(tmp_path) == files_of(1, 2, 3)
     page = (tmp_path / f"{OURS}-{RUN.format(3)}.html").read_text()
-    assert "The last 3 runs" in page and re.findall(r'href="([^"]+\.html)"', page) == [
-        f"{OURS}-{RUN.format(day)}.html" for day in (2, 1)
-    ]
+    links = re.findall(r'href="([^"]+\.html)"', page)
+    assert links == [f"{OURS}-{RUN.format(day)}.html" for day in (2, 1)]
+    assert "The last 3 runs" in page
+    ran(tmp_path, 4, keep=2)
+    assert names(tmp_path) == files_of(3, 4)
 
 
 def test_the_page_of_a_run_that_failed_is_written_with_its_error(tmp_path: Path) -> None:
@@ -60,39 +65,55 @@ def test_the_page_of_a_run_that_failed_is_written_with_its_error(tmp_path: Path)
     assert "no space is left" in page and "What to do" in page
 
 
-def test_pages_go_with_the_reports_that_are_too_old(tmp_path: Path) -> None:
-    for day in (1, 2, 3):
-        ran(tmp_path, day, keep=2)
-    assert names(tmp_path) == [
-        f"{OURS}-{RUN.format(day)}{end}" for day in (2, 3) for end in (".html", ".json")
-    ]
-
-
-def test_an_unwritable_page_is_reported_and_does_not_change_the_outcome_of_the_run(
-    tmp_path: Path,
+def test_an_unwritable_page_or_a_bug_in_it_does_not_change_the_outcome_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{OURS}-{RUN.format(1)}.html").mkdir()
     report = ran(tmp_path, 1)
     reported = json.loads((tmp_path / f"{OURS}-{RUN.format(1)}.json").read_text())
     assert (report.exit_code, reported["exit_code"], reported["state"]) == (0, 0, "done")
-    assert [one["outcome"] for one in reported["outcomes"]] == [
-        Outcome.REPORT_NOT_WRITTEN.value
-    ] and "creates it again" in reported["outcomes"][0]["message"]
+    [outcome] = reported["outcomes"]
+    assert outcome["outcome"] == Outcome.REPORT_NOT_WRITTEN.value
+    assert "creates it again" in outcome["message"]
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
+    monkeypatch.setattr(report_files, "page_of", lambda *_: 1 / 0)
+    report = ran(tmp_path, 2)
+    bug = "a bug: ZeroDivisionError: division by zero"
+    assert report.exit_code == 0 and bug in report.outcomes[0][1]
 
 
-def test_a_bug_in_a_page_is_reported_and_does_not_make_a_run_fail(
+def put_a_file_in_the_place_of(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    folder.touch()
+
+
+def test_a_report_that_cannot_be_written_is_an_outcome_and_hides_no_error_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> str:
-        return str(1 / 0)
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(report_files, "page_of", broken)
-    report = ran(tmp_path, 1)
-    assert (
-        report.exit_code == 0
-        and "a bug: ZeroDivisionError: division by zero" in report.outcomes[0][1]
-    )
+    done, failed, full = new_report(), new_report(), new_report()
+    with kept_in(str(tmp_path / "a"), done, keep=10):
+        put_a_file_in_the_place_of(tmp_path / "a")
+    with pytest.raises(TableUnreachable), kept_in(str(tmp_path / "b"), failed, keep=10):
+        put_a_file_in_the_place_of(tmp_path / "b")
+        raise TableUnreachable("gone")
+    with kept_in(str(tmp_path / "c"), full, keep=10):
+        (before,) = (tmp_path / "c").iterdir()
+        monkeypatch.setattr(Path, "replace", is_full)
+    assert list((tmp_path / "c").iterdir()) == [before], "nothing half written is left"
+    for run in (done, full):
+        assert [outcome for outcome, _ in run.outcomes] == [Outcome.REPORT_NOT_WRITTEN]
+
+
+def test_after_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:
+    ahead = tmp_path / f"{OURS}-20990101T000000-abcdef.json"
+    ahead.touch()
+    ran(tmp_path, 1, keep=1)
+    assert names(tmp_path) == [*files_of(1), ahead.name]
 
 
 def test_the_history_is_that_of_the_last_runs_of_this_pipeline_oldest_first(tmp_path: Path) -> None:
@@ -142,9 +163,12 @@ def test_a_page_elsewhere_links_to_no_other_page(tmp_path: Path) -> None:
     assert f'href="{OURS}' not in (tmp_path / "mail" / "page.html").read_text()
 
 
-def test_a_folder_that_is_a_file_is_reported(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_reported_and_stops_a_run_before_it_begins(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "reports").touch()
-    with pytest.raises(
-        SettingsError, match="The directory of reports cannot be read: Not a directory"
-    ):
+    message = "The directory of reports cannot be read: Not a directory"
+    with pytest.raises(SettingsError, match=message):
         newest_report(tmp_path / "reports", OURS)
+    with pytest.raises(SettingsError), kept_in(str(tmp_path / "reports"), new_report(), keep=10):
+        pytest.fail("it began")

@@ -1,27 +1,37 @@
-"""Settings of a session: the caller's, then spark-submit's, then ours."""
+"""Settings of a session: the caller's, then spark-submit's, then ours. Its access to a store, and
+its errors of a worker that could not start.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from etl.cli.common_options import run_context
 from etl.decide.table_storage import level_of
 from etl.io.process import cores
 from etl.io.spark import session
+from etl.io.spark.catalog import enter_store
 from etl.io.spark.session import (
     DELTA_PACKAGE,
     LOCAL_MASTER,
     complete,
     for_short_run,
+    lacking,
     parallelism_of,
     settings_of_file,
 )
 from etl.model.plans import Codec
+from etl.settings.table import TablePath
 from etl.testkit.java_and_jars import java_home
+from tests.builders import plain_settings
 
 
 @pytest.fixture(autouse=True)
@@ -183,11 +193,7 @@ def test_how_many_tasks_work_at_once_is_known_without_a_session(
     settings: dict[str, str],
     parallelism: int | None,
 ) -> None:
-    assert parallelism_of(settings) == parallelism
-
-
-def test_the_cores_are_some() -> None:
-    assert cores() >= 1
+    assert parallelism_of(settings) == parallelism and cores() >= 1
 
 
 def test_a_session_has_the_zone_of_the_conf_else_of_sparks_file_else_utc_with_its_workers(
@@ -202,3 +208,107 @@ def test_a_session_has_the_zone_of_the_conf_else_of_sparks_file_else_utc_with_it
     assert session.time_zone({key: "Europe/Berlin"}).name == "Europe/Berlin"
     own_file.write_text(f"{key} +09:00\n{workers} America/New_York\n")
     assert session._zones({}) == {key: "+09:00", workers: "America/New_York"}
+
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", line 3, in '
+    "main\n{raised}\n\n\tat org.apache.spark.api"
+)
+
+
+@pytest.mark.parametrize(
+    "raised, text",
+    [
+        ("ModuleNotFoundError: No module named 'etl'", "does not have the module etl"),
+        (
+            "ModuleNotFoundError: No module named 'numba.core'",
+            "does not have the module numba.core",
+        ),
+        (
+            "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] "
+            "PyArrow >= 18.0.0 must be installed; however, it was "
+            "not found.",
+            "does not have the module PyArrow",
+        ),
+        (
+            "ImportError: Numba needs NumPy 2.4 or less. Got NumPy 2.5.",
+            "Numba needs NumPy 2.4 or less. Got NumPy 2.5.",
+        ),
+        (
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] "
+            "Python in worker has different version: 3.12 than "
+            "that in driver: 3.11, PySpark cannot run with different minor versions.",
+            "3.12 than that in driver: 3.11",
+        ),
+    ],
+)
+def test_missing_libraries_of_a_worker_are_reported_with_the_command_that_installs_them(
+    raised: str, text: str
+) -> None:
+    error = lacking(TRACEBACK.format(raised=raised))
+    assert error is not None and text in error.message and "`etl package" in error.action
+
+
+def test_a_python_missing_on_the_workers_is_reported_with_its_path() -> None:
+    error = lacking(
+        'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No '
+        "such file or directory"
+    )
+    assert (
+        error is not None
+        and error.where == {"path": "./environment/bin/python"}
+        and "PYSPARK_PYTHON" in error.action
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRACEBACK.format(raised="ModuleNotFoundError: No module named 'shop.rows'"),
+        TRACEBACK.format(raised="ImportError: cannot import name 'clean' from 'shop'"),
+        "No module named 'etl'",
+        'Cannot run program "chmod": error=12, Cannot allocate memory',
+        "",
+    ],
+)
+def test_what_a_transform_lacks_and_other_failures_are_none_of_it(text: str) -> None:
+    assert lacking(text) is None
+
+
+def test_a_secret_is_in_no_line_of_py4js_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STORE_KEY", "aHVudGVyMg==")
+    reported = dict[str, str]()
+
+    def set_in_jvm(key: str, value: str) -> None:
+        logging.getLogger("py4j.clientserver").debug(
+            "Command to send: %s %s", key, value
+        )  # as py4j does with any call
+        reported[key] = value
+
+    hadoop: Any = SimpleNamespace(
+        set=set_in_jvm, get=lambda key: None, getPropertySources=lambda key: None
+    )
+    own: Any = SimpleNamespace(contains=lambda key: False, set=lambda key, value: None)
+    context = SimpleNamespace(
+        hadoopConfiguration=lambda: hadoop, sc=lambda: SimpleNamespace(conf=lambda: own)
+    )
+    session = cast(SparkSession, SimpleNamespace(_jvm=None, _jsc=context))
+    store = {
+        "endpoint": "http://127.0.0.1:1/acme",
+        "allow_http": True,
+        "account_key": "${env:STORE_KEY}",
+    }
+    settings = plain_settings(
+        table={"path": "abfss://lake@acme.dfs.core.windows.net/t", "store": store}
+    )
+    assert isinstance(settings.table.path, TablePath)
+    with caplog.at_level(logging.DEBUG):
+        enter_store(session, settings.table.path)
+    assert (
+        "aHVudGVyMg==" in reported.values()
+        and "aHVudGVyMg==" not in caplog.text
+        and "endpoint" in caplog.text
+    )
+    assert not logging.getLogger("py4j.clientserver").disabled

@@ -35,29 +35,23 @@ def test_a_mount_with_hard_links_passes_and_nothing_is_left_in_its_folder(tmp_pa
     assert [str(path) for path in tmp_path.rglob("*")] == [str(tmp_path / "table")]
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_mount_without_hard_links_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        *(
+            (failing_link(code), "has no hard links .* could replace each other's commit")
+            for code in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+        ),
+        (shutil.copyfile, "creates a hard link over another file: two writers could replace"),
+    ],
+)
+def test_a_mount_without_hard_links_or_that_links_over_a_file_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: Link, message: str
 ) -> None:
-    monkeypatch.setattr(os, "link", failing_link(code))
-    with pytest.raises(
-        NoExclusiveCreate, match="The mount has no hard links .* could replace each other's commit"
-    ) as caught:
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(NoExclusiveCreate, match=f"The mount {message}") as caught:
         require_exclusive_create(str(tmp_path / "table"))
     assert (caught.value.exit_code, caught.value.where["mount"]) == (7, tmp_path)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_mount_that_links_over_a_file_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "link", shutil.copyfile)
-    with pytest.raises(
-        NoExclusiveCreate,
-        match="The mount creates a hard link over another file: two writers could replace",
-    ) as caught:
-        require_exclusive_create(str(tmp_path))
-    assert caught.value.exit_code == 7
     assert os.listdir(tmp_path) == []
 
 
@@ -70,24 +64,17 @@ def test_a_full_disk_is_not_taken_for_a_mount_without_hard_links(
     assert not isinstance(caught.value, NoExclusiveCreate)
 
 
-@pytest.mark.parametrize(
-    ("value", "is_refused"), [("true", True), ("1", True), ("false", False), ("", False)]
-)
 def test_the_variable_by_which_delta_rs_renames_over_commits_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    value: str,
-    is_refused: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MOUNT_ALLOW_UNSAFE_RENAME", value)
-    if not is_refused:
+    for value in ("false", ""):
+        monkeypatch.setenv("MOUNT_ALLOW_UNSAFE_RENAME", value)
         require_exclusive_create(str(tmp_path))
-        return
-    with pytest.raises(
-        NoExclusiveCreate,
-        match="MOUNT_ALLOW_UNSAFE_RENAME makes delta-rs rename a commit over another one",
-    ):
-        require_exclusive_create(str(tmp_path))
+    message = "MOUNT_ALLOW_UNSAFE_RENAME makes delta-rs rename a commit over another one"
+    for value in ("true", "1"):
+        monkeypatch.setenv("MOUNT_ALLOW_UNSAFE_RENAME", value)
+        with pytest.raises(NoExclusiveCreate, match=message):
+            require_exclusive_create(str(tmp_path))
 
 
 def test_a_killed_probe_does_not_make_the_folder_foreign(tmp_path: Path) -> None:

@@ -21,14 +21,13 @@ LOG = BrokerPartition("clicks", 0)
 
 def rows(*of: tuple[str | None, int | None, int | None], **more: Sequence[Any]) -> pyarrow.Table:
     """(topic, partition, offset)."""
-    topics, partitions, offsets = zip(*of, strict=True)
+    kinds = (pyarrow.string(), pyarrow.int32(), pyarrow.int64())
+    names = ("topic", "partition", "offset")
     columns = {
-        "value": [b"v"] * len(of),
-        "topic": pyarrow.array(topics, pyarrow.string()),
-        "partition": pyarrow.array(partitions, pyarrow.int32()),
-        "offset": pyarrow.array(offsets, pyarrow.int64()),
+        name: pyarrow.array(values, kind)
+        for name, values, kind in zip(names, zip(*of, strict=True), kinds, strict=True)
     }
-    return pyarrow.table({**columns, **more})
+    return pyarrow.table({"value": [b"v"] * len(of), **columns, **more})
 
 
 def written(path: Path, table: pyarrow.Table, **options: Any) -> None:
@@ -67,22 +66,11 @@ def test_files_of_other_topics_or_of_one_partition_are_known_by_statistics_alone
 def test_files_of_several_partitions_are_read_and_rows_that_name_no_record_are_left_out(
     tmp_path: Path,
 ) -> None:
-    written(
-        tmp_path,
-        rows(
-            ("clicks", 0, 5),
-            ("clicks", 1, 7),
-            ("views", 0, 1),
-            (None, 0, 3),
-            ("clicks", None, 4),
-            ("clicks", 0, None),
-        ),
-    )
+    nameless = ((None, 0, 3), ("clicks", None, 4), ("clicks", 0, None))
+    written(tmp_path, rows(("clicks", 0, 5), ("clicks", 1, 7), ("views", 0, 1), *nameless))
     written(tmp_path, rows(("clicks", -1, 5), ("a", 0, -5), ("clicks", 0, 6)))
-    assert of_clicks(tmp_path) == [
-        HeldRows(LOG, 0, 5, 7, 2),
-        HeldRows(BrokerPartition("clicks", 1), 0, 7, 8, 1),
-    ]
+    other = HeldRows(BrokerPartition("clicks", 1), 0, 7, 8, 1)
+    assert of_clicks(tmp_path) == [HeldRows(LOG, 0, 5, 7, 2), other]
 
 
 def test_a_table_without_statistics_is_read_and_one_that_is_partitioned_by_topic_need_not_be(
@@ -124,13 +112,13 @@ def test_rows_of_our_pipelines_are_theirs_and_an_empty_or_missing_table_is_not_s
     assert unaccounted_rows(str(path), {"clicks"}, physical=False) is None
     DeltaTable.create(str(path), schema=rows(("a", 0, 1)).schema)
     assert unaccounted_rows(str(path), {"clicks"}, physical=False) is None
-    app = Transaction("offset-range-etl/cluster/group/other", 1)
-    written(
-        path, rows(("clicks", 0, 1)), commit_properties=CommitProperties(app_transactions=[app])
+    by_another = CommitProperties(
+        app_transactions=[Transaction("offset-range-etl/cluster/group/other", 1)]
     )
-    assert (
-        unaccounted_rows(str(path), {"clicks"}, physical=False) is None
-    )  # it is not known which topics that one loaded
+    written(path, rows(("clicks", 0, 1)), commit_properties=by_another)
+    assert unaccounted_rows(str(path), {"clicks"}, physical=False) is None, (
+        "it is not known which topics that one loaded"
+    )
 
 
 def test_a_file_that_is_damaged_leaves_it_open_which_topics_it_has_and_that_is_no_reason_to_load(

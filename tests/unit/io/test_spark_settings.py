@@ -47,33 +47,26 @@ def test_alone_a_session_is_local_retries_tasks_and_runs_this_python() -> None:
     assert chosen["spark.driver.bindAddress"] == "127.0.0.1"
 
 
-def test_options_of_spark_submit_are_not_set_again() -> None:
+def test_options_of_spark_submit_are_not_set_again_and_the_callers_win() -> None:
     submitted = {
         "spark.master": "spark://host:7077",
         "spark.jars": "/delta.jar",
         "spark.sql.shuffle.partitions": "64",
+        "spark.ui.enabled": "false",
     }
     chosen = complete({}, submitted)
-    assert not {
-        "spark.sql.shuffle.partitions",
-        "spark.jars.packages",
-        "spark.pyspark.python",
-        "spark.driver.host",
-    } & set(chosen)
+    packages, python = "spark.jars.packages", "spark.pyspark.python"
+    left = {"spark.sql.shuffle.partitions", packages, python, "spark.driver.host"}
+    assert not left & set(chosen)
     assert chosen["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+    callers = {"spark.master": "local[1]", "spark.ui.enabled": "true"}
+    assert callers.items() <= complete(callers, submitted).items()
 
 
 def test_zstd_has_the_same_level_by_either_writer_unless_configured() -> None:
     level = "spark.hadoop.parquet.compression.codec.zstd.level"
     assert complete({}, {})[level] == str(level_of(Codec.ZSTD))
     assert complete({level: "9"}, {})[level] == "9" and level not in complete({}, {level: "9"})
-
-
-def test_the_callers_settings_win() -> None:
-    chosen = complete(
-        {"spark.master": "local[1]", "spark.ui.enabled": "true"}, {"spark.ui.enabled": "false"}
-    )
-    assert (chosen["spark.master"], chosen["spark.ui.enabled"]) == ("local[1]", "true")
 
 
 @pytest.mark.parametrize("given", [{"spark.sql.extensions": "my.Extension"}, {}])
@@ -278,37 +271,28 @@ def test_what_a_transform_lacks_and_other_failures_are_none_of_it(text: str) -> 
 def test_a_secret_is_in_no_line_of_py4js_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("STORE_KEY", "aHVudGVyMg==")
-    reported = dict[str, str]()
+    secret = "aHVudGVyMg=="
+    monkeypatch.setenv("STORE_KEY", secret)
+    reported, log = dict[str, str](), logging.getLogger("py4j.clientserver")
 
     def set_in_jvm(key: str, value: str) -> None:
-        logging.getLogger("py4j.clientserver").debug(
-            "Command to send: %s %s", key, value
-        )  # as py4j does with any call
+        log.debug("Command to send: %s %s", key, value)  # as py4j does with any call
         reported[key] = value
 
     hadoop: Any = SimpleNamespace(
         set=set_in_jvm, get=lambda key: None, getPropertySources=lambda key: None
     )
     own: Any = SimpleNamespace(contains=lambda key: False, set=lambda key, value: None)
-    context = SimpleNamespace(
-        hadoopConfiguration=lambda: hadoop, sc=lambda: SimpleNamespace(conf=lambda: own)
-    )
+    spark_context = SimpleNamespace(conf=lambda: own)
+    context = SimpleNamespace(hadoopConfiguration=lambda: hadoop, sc=lambda: spark_context)
     session = cast(SparkSession, SimpleNamespace(_jvm=None, _jsc=context))
-    store = {
-        "endpoint": "http://127.0.0.1:1/acme",
-        "allow_http": True,
-        "account_key": "${env:STORE_KEY}",
-    }
-    settings = plain_settings(
-        table={"path": "abfss://lake@acme.dfs.core.windows.net/t", "store": store}
-    )
-    assert isinstance(settings.table.path, TablePath)
+    endpoint = {"endpoint": "http://127.0.0.1:1/acme", "allow_http": True}
+    store = {**endpoint, "account_key": "${env:STORE_KEY}"}
+    path = "abfss://lake@acme.dfs.core.windows.net/t"
+    table = plain_settings(table={"path": path, "store": store}).table
+    assert isinstance(table.path, TablePath)
     with caplog.at_level(logging.DEBUG):
-        enter_store(session, settings.table.path)
-    assert (
-        "aHVudGVyMg==" in reported.values()
-        and "aHVudGVyMg==" not in caplog.text
-        and "endpoint" in caplog.text
-    )
-    assert not logging.getLogger("py4j.clientserver").disabled
+        enter_store(session, table.path)
+    assert secret in reported.values()
+    assert secret not in caplog.text and "endpoint" in caplog.text
+    assert not log.disabled

@@ -17,6 +17,7 @@ from etl.model.plans import OffsetRange, Plan, PlanKind
 from tests.builders import plain_plan, plain_settings
 
 LOG = BrokerPartition("clicks", 0)
+RANGES = (OffsetRange(LOG, 0, 10),)
 
 
 def plan_of(*ranges: OffsetRange, table_id: str | None = None) -> Plan:
@@ -24,20 +25,24 @@ def plan_of(*ranges: OffsetRange, table_id: str | None = None) -> Plan:
 
 
 def table_with(
-    *features: str, writer: int = 7, mode: str | None = None, fields: str = "", **properties: str
+    *features: str, writer: int = 7, mode: str | None = None, column: str = "", **properties: str
 ) -> Any:
-    """A table as choose_writer looks at it."""
-    schema = '{"fields": [%s]}' % (
-        fields or '{"name": "offset", "type": "long", "nullable": true, "metadata": {}}'
-    )
+    """A table as choose_writer looks at it; `column` has the nullability and the metadata of a."""
+    field = column or '"nullable": true, "metadata": {}'
+    schema = '{"fields": [{"name": "a", "type": "long", %s}]}' % field
     reported = {**properties, **({"delta.columnMapping.mode": mode} if mode else {})}
+    protocol = SimpleNamespace(
+        min_writer_version=writer, reader_features=None, writer_features=list(features)
+    )
     return SimpleNamespace(
-        protocol=lambda: SimpleNamespace(
-            min_writer_version=writer, reader_features=None, writer_features=list(features)
-        ),
+        protocol=lambda: protocol,
         metadata=lambda: SimpleNamespace(configuration=reported),
         schema=lambda: SimpleNamespace(to_json=lambda: schema),
     )
+
+
+def column_with(key: str, value: str) -> str:
+    return f'"nullable": true, "metadata": {{"{key}": {value}}}'
 
 
 def unasked() -> None:
@@ -48,19 +53,21 @@ def choose_writer(plan: Plan, settings: Any, look: Any, columns: Any = arrow_sch
     return append.choose_writer(plan, settings, look, columns)
 
 
+NO_TRANSFORM: dict[str, Any] = {}
+TRANSFORM = {"transform": "module:function"}
+
+
 @pytest.mark.parametrize("table_id", [None, "t"])
-@pytest.mark.parametrize("more", [{}, {"transform": "module:function"}])
+@pytest.mark.parametrize("more", [NO_TRANSFORM, TRANSFORM])
 def test_ranges_are_appended_by_spark_and_the_table_is_not_opened_for_that(
     table_id: str | None, more: dict[str, Any]
 ) -> None:
-    chosen = choose_writer(
-        plan_of(OffsetRange(LOG, 0, 10), table_id=table_id), plain_settings(**more), unasked
-    )
+    chosen = choose_writer(plan_of(*RANGES, table_id=table_id), plain_settings(**more), unasked)
     assert isinstance(chosen.writer, SparkWriter)
 
 
 @pytest.mark.parametrize(
-    ("more", "writer"), [({}, EmptyCommit), ({"transform": "module:function"}, SparkWriter)]
+    ("more", "writer"), [(NO_TRANSFORM, EmptyCommit), (TRANSFORM, SparkWriter)]
 )
 def test_a_new_table_is_created_without_spark_if_no_transform_defines_its_columns(
     more: dict[str, Any], writer: type
@@ -68,22 +75,16 @@ def test_a_new_table_is_created_without_spark_if_no_transform_defines_its_column
     assert isinstance(choose_writer(plan_of(), plain_settings(**more), unasked).writer, writer)
 
 
-@pytest.mark.parametrize("more", [{}, {"transform": "module:function"}])
+@pytest.mark.parametrize("more", [NO_TRANSFORM, TRANSFORM])
 @pytest.mark.parametrize(
     ("features", "writer"), [((), EmptyCommit), (("rowTracking",), SparkWriter)]
 )
 def test_a_plan_without_ranges_takes_spark_only_for_a_table_that_delta_rs_cannot_commit_to(
-    features: tuple[str, ...],
-    writer: type,
-    more: dict[str, Any],
+    features: tuple[str, ...], writer: type, more: dict[str, Any]
 ) -> None:
     table = table_with(*features)
-    assert isinstance(
-        choose_writer(plan_of(table_id="t"), plain_settings(**more), lambda: table).writer, writer
-    )
-
-
-RANGES = (OffsetRange(LOG, 0, 10),)
+    chosen = choose_writer(plan_of(table_id="t"), plain_settings(**more), lambda: table)
+    assert isinstance(chosen.writer, writer)
 
 
 def conf(**table: Any) -> dict[str, Any]:
@@ -95,29 +96,19 @@ def conf(**table: Any) -> dict[str, Any]:
 def test_tasks_write_the_files_with_the_confs_permission_and_a_plain_table(
     table_id: str | None, writer: str
 ) -> None:
-    settings = plain_settings(
-        **conf(
-            writer=writer,
-            compression="snappy",
-            target_file_bytes=2**21,
-            row_group_bytes=2**20,
-            write_buffer_bytes=2**22,
-            partition_by=["topic", "event_date"],
-        )
+    table = conf(
+        writer=writer,
+        compression="snappy",
+        target_file_bytes=2**21,
+        row_group_bytes=2**20,
+        write_buffer_bytes=2**22,
+        partition_by=["topic", "event_date"],
     )
-    chosen = choose_writer(
-        plan_of(*RANGES, table_id=table_id), settings, lambda: table_with(writer=2)
-    )
-    assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.codec.value == "snappy"
-    assert (
-        chosen.writer.file_bytes,
-        chosen.writer.row_group_bytes,
-        chosen.writer.write_buffer_bytes,
-    ) == (
-        2**21,
-        2**20,
-        2**22,
-    )
+    plan = plan_of(*RANGES, table_id=table_id)
+    chosen = choose_writer(plan, plain_settings(**table), lambda: table_with(writer=2)).writer
+    assert isinstance(chosen, ArrowWriter) and chosen.codec.value == "snappy"
+    sizes = (chosen.file_bytes, chosen.row_group_bytes, chosen.write_buffer_bytes)
+    assert sizes == (2**21, 2**20, 2**22)
 
 
 UNFIT_CONFS: list[tuple[dict[str, Any], str]] = [
@@ -162,34 +153,17 @@ UNFIT_TABLES: list[tuple[Any, str]] = [
     (table_with("columnMapping", mode="name"), "column mapping"),
     (table_with(writer=5, mode="id"), "column mapping"),
     (table_with(writer=3, **{"delta.constraints.positive": "offset > 0"}), "constraint positive"),
+    (table_with(writer=2, column='"nullable": false, "metadata": {}'), "column a is NOT NULL"),
     (
-        table_with(
-            writer=2, fields='{"name": "a", "type": "long", "nullable": false, "metadata": {}}'
-        ),
-        "column a is NOT NULL",
-    ),
-    (
-        table_with(
-            "generatedColumns",
-            fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
-            '{"delta.generationExpression": "offset + 1"}}',
-        ),
+        table_with("generatedColumns", column=column_with("delta.generationExpression", '"o + 1"')),
         "column a is generated",
     ),
     (
-        table_with(
-            "invariants",
-            fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
-            '{"delta.invariants": "{}"}}',
-        ),
+        table_with("invariants", column=column_with("delta.invariants", '"{}"')),
         "column a is under an invariant",
     ),
     (
-        table_with(
-            writer=6,
-            fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
-            '{"delta.identity.start": 1}}',
-        ),
+        table_with(writer=6, column=column_with("delta.identity.start", "1")),
         "column a is an identity column",
     ),
 ]

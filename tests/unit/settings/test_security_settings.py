@@ -37,17 +37,18 @@ from etl.settings.load import changed, load_settings, parse_change, parse_settin
 from etl.settings.secrets import login_text, place_of_file, resolve_secret
 
 SECRET = "hunter2-of-all"
+LEAST: dict[str, Any] = {
+    "pipeline": "clicks",
+    "group": "etl-clicks",
+    "zookeeper": {"connect": "a:2181/kafka"},
+    "table": {"path": "warehouse/clicks"},
+}
 SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "etl", "password": "${file:secrets/kafka}"}
 
 
 def conf(security: Any, **source: Any) -> dict[str, Any]:
-    return {
-        "pipeline": "clicks",
-        "group": "etl-clicks",
-        "zookeeper": {"connect": "a:2181/kafka"},
-        "source": {"topics": ["clicks"], "security": security, **source},
-        "table": {"path": "warehouse/clicks"},
-    }
+    source = {"topics": ["clicks"], "security": security, **source}
+    return {**LEAST, "source": source}
 
 
 def test_without_the_keys_connections_are_as_they_were() -> None:
@@ -174,32 +175,19 @@ def test_a_secret_is_a_reference_in_every_form_of_a_conf(
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
     monkeypatch.setenv("KAFKA_USER", SECRET)
-    sasl = {
-        "mechanism": "PLAIN",
-        "username": "${env:KAFKA_USER}",
-        "password": "${env:KAFKA_PASSWORD}",
-    }
-    settings = parse_settings(conf({"protocol": "SASL_SSL", "sasl": sasl}))
+    references = {"username": "${env:KAFKA_USER}", "password": "${env:KAFKA_PASSWORD}"}
+    security = {"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAIN", **references}}
+    settings = parse_settings(conf(security))
     way_in = settings.source.way_in
-    shown = [
-        repr(settings),
-        str(settings.model_dump()),
-        settings.model_dump_json(),
-        repr(way_in),
-        str(way_in),
-        str(pickle.dumps(way_in)),
-        str(pickle.dumps(settings)),
-    ]
-    assert not any(SECRET in each for each in shown) and "${env:KAFKA_PASSWORD}" in repr(way_in)
-    assert (
-        way_in.login
-        and isinstance(way_in.login.password, SecretRef)
-        and isinstance(way_in.login.username, SecretRef)
-    )
+    texts = (repr(settings), str(settings.model_dump()), settings.model_dump_json(), repr(way_in))
+    pickled = (pickle.dumps(way_in), pickle.dumps(settings))
+    assert not any(SECRET in str(each) for each in (*texts, str(way_in), *pickled))
+    assert "${env:KAFKA_PASSWORD}" in repr(way_in) and way_in.login
+    assert isinstance(way_in.login.password, SecretRef)
+    assert isinstance(way_in.login.username, SecretRef)
     assert resolve_secret(way_in.login.password, "source.security.sasl.password") == SECRET
-    assert pickle.loads(pickle.dumps(way_in)) == way_in and hash(way_in) == hash(
-        pickle.loads(pickle.dumps(way_in))
-    )
+    again = pickle.loads(pickled[0])
+    assert again == way_in and hash(again) == hash(way_in)
 
 
 def test_a_login_that_a_program_made_of_plain_secrets_shows_none() -> None:
@@ -238,49 +226,39 @@ def test_a_mistake_in_a_plain_secret_is_reported_without_it(login: Login) -> Non
 def test_a_missing_secret_is_reported_with_its_key_the_machine_and_the_place(
     tmp_path: Path,
 ) -> None:
-    there, latin = tmp_path / "there", tmp_path / "latin"
+    there, latin, absent = (tmp_path / name for name in ("there", "latin", "absent"))
     there.write_text(f"{SECRET}\n")
     latin.write_bytes(b"\xff\xfe")
     assert resolve_secret(SecretRef("file", "there", str(tmp_path)), "k") == SECRET
+    no_variable = "k refers to the environment variable NO_SUCH_VARIABLE, which cannot be read"
     for secret, value in (
         (
-            SecretRef("file", "kafka.secret", str(tmp_path)),
-            f"k refers to the file {tmp_path}/kafka.secret, which cannot be read",
+            SecretRef("file", "absent", str(tmp_path)),
+            f"k refers to the file {absent}, which cannot be read",
         ),
-        (
-            SecretRef("env", "NO_SUCH_VARIABLE"),
-            "k refers to the environment variable NO_SUCH_VARIABLE, which cannot be read",
-        ),
+        (SecretRef("env", "NO_SUCH_VARIABLE"), no_variable),
         (SecretRef("file", str(tmp_path)), "cannot be read: Is a directory"),
         (SecretRef("file", str(latin)), "cannot be read: it is not UTF-8"),
     ):
         with pytest.raises(SettingsError, match=value) as refused:
             resolve_secret(secret, "k")
-        assert (
-            refused.value.exit_code == 2
-            and refused.value.where["key"] == "k"
-            and refused.value.where["host"]
-        )
+        where = refused.value.where
+        assert refused.value.exit_code == 2 and where["key"] == "k" and where["host"]
 
 
 def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = tmp_path / "work"
+    work, own = tmp_path / "work", tmp_path / "secrets" / "kafka"
     work.mkdir()
     monkeypatch.chdir(work)
-    relative, absolute = (
-        LocalFile("secrets/kafka", str(tmp_path)),
-        LocalFile(f"{tmp_path}/secrets/kafka", str(tmp_path)),
-    )
     (work / "kafka").write_text(SECRET)
-    assert (
-        place_of_file(relative) == "kafka"
-        and place_of_file(absolute) == f"{tmp_path}/secrets/kafka"
-    )
-    (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "kafka").write_text("the conf's own")
-    assert place_of_file(relative) == f"{tmp_path}/secrets/kafka"
+    relative = LocalFile("secrets/kafka", str(tmp_path))
+    assert place_of_file(relative) == "kafka"
+    assert place_of_file(LocalFile(str(own), str(tmp_path))) == str(own)
+    own.parent.mkdir()
+    own.write_text("the conf's own")
+    assert place_of_file(relative) == str(own)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """A table is named by its path or by a catalog's name, and the path from Spark is checked like one
-in the conf.
+in the conf. The key `transform.record_batch`, and plans that were stored with another transform.
 """
 
 from __future__ import annotations
@@ -7,27 +7,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from etl.decide.plan import may_be_transformed, shape_of_rows
 from etl.errors import SettingsError
 from etl.settings.load import parse_settings, placed_by_name
 from etl.settings.schema import conf_schema
 from etl.settings.sections import Settings
 from etl.settings.table import store_of
+from tests.builders import plain_plan, plain_settings
 
 
-def conf_of(table: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {
-        "pipeline": "p",
-        "group": "g",
-        "zookeeper": {"connect": "h:2181"},
-        "source": {"topics": "clicks"},
-        "table": table,
-        **more,
-    }
+def conf_of(table: dict[str, Any]) -> dict[str, Any]:
+    source = {"topics": "clicks"}
+    zookeeper = {"connect": "h:2181"}
+    return {"pipeline": "p", "group": "g", "zookeeper": zookeeper, "source": source, "table": table}
 
 
 def settings_of(table: dict[str, Any], **more: Any) -> Settings:
-    return parse_settings(conf_of(table, **more))
+    return parse_settings({**conf_of(table), **more})
 
 
 @pytest.mark.parametrize("name", ["lake.clicks", "main.lake.clicks", "main.lake-1.Klicks_ü"])
@@ -38,6 +37,8 @@ def test_a_name_replaces_a_path_and_a_read_of_the_path_reports_that_it_is_not_re
     assert (table.called, table.is_placed) == (name, False)
     with pytest.raises(LookupError, match="not looked up yet"):
         assert table.path
+    with pytest.raises(KeyError, match="TableSettings has no field path"):
+        table.model_copy(update={"path": "/y"})
 
 
 @pytest.mark.parametrize(
@@ -85,13 +86,6 @@ def test_a_place_that_the_conf_does_not_fit_is_refused_once_it_is_known(
         placed_by_name(settings_of({"name": "lake.clicks", **table}, **more), place)
 
 
-def test_a_copy_of_settings_with_a_key_that_is_no_field_is_refused_and_not_made_without_it() -> (
-    None
-):
-    with pytest.raises(KeyError, match="TableSettings has no field path"):
-        settings_of({"path": "/x"}).table.model_copy(update={"path": "/y"})
-
-
 def test_the_schema_takes_either_and_none_of_both() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="`make setup` installs it")
     schema = jsonschema.Draft7Validator(conf_schema())
@@ -99,3 +93,50 @@ def test_the_schema_takes_either_and_none_of_both() -> None:
         conf_of({"name": "lake.clicks"})
     )
     assert not schema.is_valid(conf_of({"writer": "auto"}))
+
+
+NAMES = st.sampled_from([None, "m:f", "m:g"])
+
+
+def test_a_conf_has_one_transform_at_most() -> None:
+    with pytest.raises(
+        SettingsError, match="excludes transform.dataframe.*key transform.record_batch"
+    ):
+        plain_settings(transform={"dataframe": "m:f", "record_batch": "m:g"})
+    both = plain_settings(transform={"dataframe": None, "record_batch": "m:g"})
+    assert both.transform.function == "m:g"
+
+
+@pytest.mark.parametrize("name", ["shaped", "m:", ":f", "m:f()", "a b:c", 7])
+def test_a_name_of_another_form_is_refused_with_the_one_that_it_has(name: object) -> None:
+    with pytest.raises(SettingsError, match="package.module:function") as raised:
+        plain_settings(transform={"record_batch": name})
+    assert raised.value.where["key"] == "transform.record_batch"
+
+
+@given(NAMES, NAMES)
+def test_rows_of_a_stored_plan_are_those_of_the_same_function_of_the_same_kind(
+    transform: str | None, arrow: str | None
+) -> None:
+    if transform and arrow:
+        return
+    here = plain_settings(transform={"dataframe": transform, "record_batch": arrow})
+    plan = plain_plan(shape=shape_of_rows(here))
+    assert may_be_transformed(plan, here) is (here.transform.function is not None)
+    for other in (
+        plain_settings(),
+        plain_settings(transform="m:f"),
+        plain_settings(transform={"record_batch": "m:f"}),
+    ):
+        is_same = (other.transform.dataframe, other.transform.record_batch) == (transform, arrow)
+        assert (shape_of_rows(other) == plan.shape) is is_same
+
+
+def test_plans_stored_before_arrow_transforms_continue() -> None:
+    """Their hash is in ZooKeeper."""
+    assert [
+        shape_of_rows(plain_settings(transform={"dataframe": name})) for name in (None, "m:f")
+    ] == BEFORE
+
+
+BEFORE = ["e185f091c68f8a68", "4acda0c7ebba8d6d"]

@@ -93,21 +93,15 @@ def test_two_plans_are_two_commits_with_their_numbers_rows_and_receipts(path: st
 def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(
     path: str, tmp_path: Path
 ) -> None:
-    appended(path, plan_of(), partition_by=("topic", "event_date"))
-    empty = str(tmp_path / "empty")
-    append(
-        Load(EmptyCommit(arrow_schema())),
-        plan_of(),
-        Destination(empty, APP, partition_by=("topic", "event_date")),
-    )
-    assert DeltaTable(path).schema().to_json() == DeltaTable(empty).schema().to_json()
-    assert DeltaTable(path).protocol() == DeltaTable(empty).protocol()
-    assert DeltaTable(path).metadata().partition_columns == ["topic", "event_date"]
-    assert (
-        DeltaTable(path).metadata().configuration
-        == DeltaTable(empty).metadata().configuration
-        == {}
-    )
+    by, empty = ("topic", "event_date"), str(tmp_path / "empty")
+    appended(path, plan_of(), partition_by=by)
+    load = Load(EmptyCommit(arrow_schema()))
+    append(load, plan_of(), Destination(empty, APP, partition_by=by))
+    by_files, by_none = DeltaTable(path), DeltaTable(empty)
+    assert by_files.schema().to_json() == by_none.schema().to_json()
+    assert by_files.protocol() == by_none.protocol()
+    assert by_files.metadata().partition_columns == [*by]
+    assert by_files.metadata().configuration == by_none.metadata().configuration == {}
 
 
 def with_other_rows(found: list[Written]) -> list[Written]:
@@ -151,37 +145,29 @@ def test_what_tasks_give_back_is_checked_and_nothing_is_committed_if_it_is_wrong
     assert len(offsets(path)) == 15, "no commit names the files of the lost attempt"
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["first write", "later write"])
+@pytest.mark.parametrize("number", [1, 2], ids=["first write", "later write"])
 def test_a_commit_during_the_tasks_wins_and_the_error_names_its_pipeline(
-    path: str, is_first: bool
+    path: str, number: int
 ) -> None:
-    number, table_id = 1, None
-    if not is_first:
+    if number == 2:
         appended(path, plan_of())
-        number, table_id = 2, id_of(path)
-    ours, theirs = (
-        plan_of(number, table_id=table_id),
-        plan_of(number, table_id=table_id, created_at_ms=9),
-    )
+    table_id = id_of(path) if number == 2 else None
+    ours = plan_of(number, table_id=table_id)
+    theirs = plan_of(number, table_id=table_id, created_at_ms=9)
     outcome = appended(path, ours, Tasks(ours, meanwhile=lambda: appended(path, theirs)))
     assert outcome.result is Result.APPLIED_BY_ANOTHER
     assert outcome.metadata is not None and outcome.metadata.plan_id == theirs.id
     assert (len(offsets(path)), DeltaTable(path).version()) == (15 * number, number - 1)
 
 
-def test_a_table_created_during_the_first_files_is_not_appended_to(
-    path: str,
-) -> None:
+def test_a_table_created_during_the_first_files_is_not_appended_to(path: str) -> None:
     other = Destination(path, "offset-range-etl/cluster/group/other")
+
+    def create() -> None:
+        append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), other)
+
     with pytest.raises(LedgersDisagree, match="no table"):
-        appended(
-            path,
-            plan_of(),
-            Tasks(
-                plan_of(),
-                meanwhile=lambda: append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), other),
-            ),
-        )
+        appended(path, plan_of(), Tasks(plan_of(), meanwhile=create))
     assert len(offsets(path)) == 15
 
 
@@ -320,11 +306,9 @@ def test_the_log_has_the_time_of_a_transaction_because_ids_may_expire(
     else:
         plan = with_id(plain_plan(1, ranges=(), loaded_until={LOG: 0}))
         append(Load(EmptyCommit(arrow_schema())), plan, Destination(path, APP))
-    results = [
-        json.loads(line)
-        for line in Path(path, "_delta_log", f"{0:020d}.json").read_text().splitlines()
-    ]
-    [taken] = [action["txn"] for action in results if "txn" in action]
+    first = Path(path, "_delta_log", f"{0:020d}.json").read_text()
+    actions = [json.loads(line) for line in first.splitlines()]
+    [taken] = [action["txn"] for action in actions if "txn" in action]
     assert before - 1 <= taken["lastUpdated"] <= time.time() * 1000
 
 
@@ -414,27 +398,16 @@ def test_a_table_deleted_since_the_plan_is_reported_and_no_other_is_created(
     assert not (tmp_path / "table").exists()
 
 
-def test_of_two_plans_that_create_one_table_at_once_only_one_is_appended(
-    tmp_path: Path,
-) -> None:
+def test_of_two_plans_that_create_one_table_at_once_only_one_is_appended(tmp_path: Path) -> None:
     empty = with_id(plain_plan(1, ranges=(), loaded_until={LOG: 0}))
     for turn in range(12):
         path, ready, reported = str(tmp_path / str(turn)), threading.Barrier(2), list[bool]()
 
-        def go(
-            app_id: str,
-            path: str = path,
-            ready: threading.Barrier = ready,
-            reported: list[bool] = reported,
-        ) -> None:
+        def go(app_id: str) -> None:
+            load, to = Load(EmptyCommit(arrow_schema())), Destination(path, app_id)
             ready.wait()
             try:
-                reported.append(
-                    append(
-                        Load(EmptyCommit(arrow_schema())), empty, Destination(path, app_id)
-                    ).result
-                    is Result.APPLIED
-                )
+                reported.append(append(load, empty, to).result is Result.APPLIED)
             except EtlError:
                 reported.append(False)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from etl.errors import SettingsError
 from etl.io.delta.data_files import DataFiles
@@ -187,18 +188,22 @@ def test_a_number_that_json_or_an_order_does_not_have_takes_the_bounds_away(
     assert reported == {"numRecords": len(values) + 1, "nullCount": {"n": 0}}
 
 
-def test_the_footer_keeps_no_bounds_of_floating_numbers_for_readers_that_look_there() -> None:
-    from pyarrow import parquet
-
-    with TemporaryDirectory() as folder:
-        batch = pa.record_batch({"n": pa.array([1.0, math.nan]), "m": pa.array([1, 2])})
-        files = DataFiles(FileOptions(folder, ("n", "m"), schema=batch.schema))
-        files.take(batch)
-        group = parquet.read_metadata(Path(folder, files.end()[0].path)).row_group(0)
-        assert group.column(0).statistics is None or not group.column(0).statistics.has_min_max
-        assert group.column(1).statistics.has_min_max and "DICTIONARY" not in str(
-            group.column(0).encodings
-        )
+def test_the_footer_keeps_no_bounds_of_floating_numbers_for_readers_that_look_there(
+    tmp_path: Path,
+) -> None:
+    batch = pa.record_batch({"n": pa.array([1.0, math.nan]), "m": pa.array([1, 2])})
+    files = DataFiles(FileOptions(str(tmp_path), ("n", "m"), schema=batch.schema))
+    files.take(batch)
+    group = parquet.read_metadata(tmp_path / files.end()[0].path).row_group(0)
+    assert group.column(0).statistics is None or not group.column(0).statistics.has_min_max
+    assert group.column(1).statistics.has_min_max
+    assert "DICTIONARY" not in str(group.column(0).encodings)
+    many = {f"c{number}": [number] for number in range(INDEXED_COLUMNS + 5)}
+    in_log = statistics_of(pa.record_batch(many))
+    first = [*many][:INDEXED_COLUMNS]
+    assert list(in_log["minValues"]) == list(in_log["nullCount"]) == first, (
+        "the log has as many columns as Delta's own writer gives"
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,14 +215,10 @@ def test_the_footer_keeps_no_bounds_of_floating_numbers_for_readers_that_look_th
     ],
 )
 def test_timestamps_are_bounded_in_milliseconds_with_the_greatest_rounded_up(
-    micros: int,
-    zone: str | None,
-    least: str,
-    greatest: str,
+    micros: int, zone: str | None, least: str, greatest: str
 ) -> None:
-    reported = statistics_of(
-        pa.record_batch({"t": pa.array([micros], pa.timestamp("us", tz=zone))})
-    )
+    values = pa.array([micros], pa.timestamp("us", tz=zone))
+    reported = statistics_of(pa.record_batch({"t": values}))
     assert (reported["minValues"]["t"], reported["maxValues"]["t"]) == (least, greatest)
 
 
@@ -263,21 +264,8 @@ def test_decimals_lie_between_numbers_that_a_double_keeps_and_that_have_no_expon
     for bound, value in zip(reported, (least, greatest), strict=True):
         if abs(value) < 10**15 and scale <= 4:
             assert Decimal(repr(bound)) == Decimal(value).scaleb(-scale)
-
-
-def test_a_decimal_that_has_none_above_it_in_its_type_has_no_bounds() -> None:
-    assert decimal_bounds(0, 10**38 - 1, pa.decimal128(38, 10)) is None
+    assert decimal_bounds(0, 10**38 - 1, pa.decimal128(38, 10)) is None, "none is above it"
     assert decimal_bounds(0, 10**15 - 1, pa.decimal128(15, 0)) == (0, 10**15 - 1)
-
-
-def test_the_log_speaks_of_as_many_columns_as_deltas_own_writer_does() -> None:
-    many = INDEXED_COLUMNS + 5
-    reported = statistics_of(pa.record_batch({f"c{n}": [n] for n in range(many)}))
-    assert (
-        list(reported["minValues"])
-        == list(reported["nullCount"])
-        == [f"c{n}" for n in range(INDEXED_COLUMNS)]
-    )
 
 
 def by_values(batch: pa.RecordBatch, by: str) -> list[str | None]:
@@ -301,12 +289,8 @@ def by_values(batch: pa.RecordBatch, by: str) -> list[str | None]:
 def test_a_partition_has_the_text_that_delta_knows_its_value_by(
     values: list[Any], kind: pa.DataType, texts: list[str | None]
 ) -> None:
-    assert (
-        by_values(
-            pa.record_batch({"by": pa.array(values, kind), "n": list(range(len(values)))}), "by"
-        )
-        == texts
-    )
+    batch = pa.record_batch({"by": pa.array(values, kind), "n": list(range(len(values)))})
+    assert by_values(batch, "by") == texts
 
 
 @pytest.mark.parametrize(

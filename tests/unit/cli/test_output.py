@@ -129,8 +129,7 @@ def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
 
 
 def test_what_another_thread_prints_is_not_the_commands_document(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def printing(**_: object) -> None:
         second = threading.Thread(target=lambda: print("TOKEN IS x"))

@@ -24,7 +24,7 @@ from etl.decide.backfill import BackfillRequest
 from etl.errors import LedgersDisagree, RecordTooLarge, SettingsError
 from etl.ledger.documents import parse, render
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import OffsetRange
+from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Backfill, Pause
 from etl.reader.options import with_pipeline_advice
 from etl.report.run_progress import Doing, ReadSoFar, Verb
@@ -62,46 +62,39 @@ def beginning_of(world: FakeWorld, request: BackfillRequest) -> Beginning:
 
 def test_a_dry_run_lists_paused_offsets_and_offsets_that_other_members_read() -> None:
     found = preview()
-    paused = replace(
-        found.beginning.snapshot, pauses=(Pause("clicks", None, "broken", "kim@h", 5),)
-    )
+    pause = Pause("clicks", None, "broken", "kim@h", 5)
+    paused = replace(found.beginning.snapshot, pauses=(pause,))
     beginning = replace(found.beginning, read_by_others=2, snapshot=paused)
     read, first, second = replace(found, beginning=beginning).notes
-    assert (
-        read
-        == "2 offsets of these were read by other members of the group; the table gets them, too"
-    )
+    others = "2 offsets of these were read by other members of the group"
+    assert read == f"{others}; the table gets them, too"
     assert first.startswith(
         "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken."
-    ) and second.startswith("clicks 1 ")
+    )
+    assert second.startswith("clicks 1 ")
+    world = FakeWorld(outside_of(5, 3, 4), LATEST)
+    with pytest.raises(SettingsError, match="This pipeline has loaded nothing yet,") as refused:
+        beginning_of(world, parse_backfill_request("0", "3", ()))
+    assert refused.value.action.endswith("and run `etl run CONF`")
 
 
 def test_a_dry_run_reports_the_offsets_and_the_number_of_plans() -> None:
     found = preview()
-    assert (
-        found.summary
-        == "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
-    )
+    summary = "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
+    assert found.summary == summary
     assert found.as_json() == {
-        "message": found.summary,
+        "message": summary,
         "notes": [],
         "name": "old",
         "request": "from 0 until 3 of clicks:0, clicks:1",
         "offsets": 6,
         "estimated_bytes": 600,
         "estimated_plans": 3,
-        "loads": [
-            {"topic": "clicks", "partition": 0, "from": 0, "until": 3},
-            {"topic": "clicks", "partition": 1, "from": 0, "until": 3},
-        ],
+        "loads": [{**log.place, "from": 0, "until": 3} for log in LOGS[:2]],
     }
-
-
-def test_the_number_of_plans_goes_by_both_limits() -> None:
-    by_bytes = preview()
-    assert replace(by_bytes, plan_records=2).plans == 3
-    assert replace(by_bytes, plan_records=1).plans == 6, "six offsets, one in each plan"
-    assert replace(by_bytes, plan_bytes=None).plans == 1
+    assert replace(found, plan_records=2).plans == 3
+    assert replace(found, plan_records=1).plans == 6, "six offsets, one in each plan"
+    assert replace(found, plan_bytes=None).plans == 1
 
 
 def test_a_preview_of_another_request_under_the_name_is_rejected(
@@ -122,33 +115,26 @@ def test_a_preview_of_another_request_under_the_name_is_rejected(
     [
         (("2026-01-31T00:00:00Z", "9"), ("2026-01-31T01:00:00+01:00", "9")),
         (("-1h", "9"), ("-1h", "9")),
+        (("0", "9", "clicks:1", "clicks:0"), ("0", "9", "clicks:0", "clicks:1", "clicks:0")),
     ],
 )
-def test_bounds_of_the_same_meaning_or_the_same_text_are_equal(
-    one: tuple[str, str], other: tuple[str, str]
+def test_requests_of_the_same_meaning_or_the_same_text_are_equal(
+    one: tuple[str, ...], other: tuple[str, ...]
 ) -> None:
-    assert parse_backfill_request(*one, ()).asked == parse_backfill_request(*other, ()).asked
-
-
-def test_partitions_are_equal_in_any_order_and_with_repetitions() -> None:
-    one, other = (
-        parse_backfill_request("0", "9", tuple(f"clicks:{number}" for number in numbers.split()))
-        for numbers in ("1 0 10", "10 0 1 0")
-    )
-    assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
+    first, second = (parse_backfill_request(*words[:2], words[2:]) for words in (one, other))
+    assert first.asked == second.asked
 
 
 def test_the_text_of_a_request_contains_partitions_and_exclusions() -> None:
-    found = parse_backfill_request("0", "9", ("clicks:1",), only_retained=True, only_missing=True)
-    assert found.asked == "from 0 until 9 of clicks:1, only what is missing and what is retained"
+    named = ("clicks:10", "clicks:1")
+    found = parse_backfill_request("0", "9", named, only_retained=True, only_missing=True)
+    exclusions = "only what is missing and what is retained"
+    assert found.asked == f"from 0 until 9 of clicks:1, clicks:10, {exclusions}"
     assert (found.covers(BrokerPartition("clicks", 1)), found.covers(LOG)) == (True, False)
     assert parse_backfill_request("0", "9", ()).covers(LOG)
-
-
-@pytest.mark.parametrize("partition", ["clicks:", "clicks:01", "cl/icks"])
-def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(partition: str) -> None:
-    with pytest.raises(SettingsError):
-        parse_backfill_request("0", "9", (partition,))
+    for partition in ("clicks:", "clicks:01", "cl/icks"):
+        with pytest.raises(SettingsError):
+            parse_backfill_request("0", "9", (partition,))
 
 
 def test_a_backfill_has_a_cap_and_reads_beside_active_members() -> None:
@@ -177,13 +163,9 @@ def test_a_request_with_an_invalid_interval_is_rejected(offsets: list[int]) -> N
         parse(Backfill, zlib.compress(json.dumps(document).encode()), path="p")
 
 
-def part(number: int, start: int, until: int, at_ms: int) -> Any:
-    return plain_plan(
-        number,
-        loaded_until={LOG: until, BrokerPartition("clicks", 1): 9},
-        ranges=(OffsetRange(LOG, start, until),),
-        created_at_ms=at_ms,
-    )
+def part(number: int, start: int, until: int, at_ms: int) -> Plan:
+    ranges = (OffsetRange(LOG, start, until),)
+    return plain_plan(number, loaded_until={LOG: until}, ranges=ranges, created_at_ms=at_ms)
 
 
 def test_the_pace_is_computed_from_the_last_plans() -> None:
@@ -220,18 +202,13 @@ def test_what_stops_a_backfill_names_a_command_that_leads_out(action: str, expec
 
 
 def test_the_remedy_for_a_large_record_stays_in_the_action_of_a_backfill() -> None:
-    checks = (
-        "Check its producer. max_record_bytes can be raised if Spark has ten times as much memory "
-        "for each core that reads"
-    )
-    error = with_pipeline_advice(
-        RecordTooLarge("A record has more than 9 bytes", action=checks, offset=7)
-    )
+    checks = "Check its producer. max_record_bytes can be raised if Spark has the memory"
+    large = RecordTooLarge("A record has more than 9 bytes", action=checks, offset=7)
+    error = with_pipeline_advice(large)
     assert error.action == f"{checks}. Or see `etl plans supersede --help`"
-    assert action_for_backfill(error.action, "old") == (
-        f"{checks}. Or delete the backfill with `etl backfills delete CONF old --reason ...`: it "
-        "keeps what it loaded"
-    )
+    delete = "`etl backfills delete CONF old --reason ...`: it keeps what it loaded"
+    deletion = f"{checks}. Or delete the backfill with {delete}"
+    assert action_for_backfill(error.action, "old") == deletion
 
 
 def ran_by(did: list[str]) -> Any:
@@ -291,11 +268,3 @@ def test_a_new_backfill_needs_yes_where_there_is_no_terminal_and_one_that_was_be
     monkeypatch.setattr(backfill, "show_backfill", lambda *_: {})
     assert main(NEW) == 0
     assert did == ["old"] * 3
-
-
-def test_a_dry_run_of_a_pipeline_without_a_plan_advises_to_run_it_first() -> None:
-    world = FakeWorld(outside_of(5, 3, 4), LATEST)
-    with pytest.raises(SettingsError, match="This pipeline has loaded nothing yet,") as refused:
-        beginning_of(world, parse_backfill_request("0", "3", ()))
-    assert refused.value.action.endswith("and run `etl run CONF`")
-    assert list(LOGS) and not world.outside.plans

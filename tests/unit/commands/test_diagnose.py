@@ -76,20 +76,16 @@ def lines_of(look: object, **sections: object) -> list[Line]:
         ((ZooKeeperUnreachable("z"), LedgersDisagree("l")), 5),
         ((LedgersDisagree("l"), ZooKeeperUnreachable("z"), NotOurTable("n")), 5),
         ((SettingsError("s"), EtlError("a bug")), 1),
+        ((SettingsError("first"), PermissionDenied("second")), 2),
     ],
 )
-def test_what_no_retry_mends_is_worse_than_what_one_may_mend(
+def test_what_no_retry_mends_is_worse_than_what_one_may_mend_and_of_two_the_first_is_the_worst(
     errors: tuple[EtlError, ...], code: int
 ) -> None:
-    diagnosis = Diagnosis(
-        (ok("fine", ""), advice("so so", "", "do"), *(failed("bad", error) for error in errors))
-    )
+    lines = (ok("fine", ""), advice("so so", "", "do"), *(failed("bad", one) for one in errors))
+    diagnosis = Diagnosis(lines)
     assert diagnosis.exit_code == code == diagnosis.as_json()["exit_code"]
-
-
-def test_of_two_lines_with_the_same_exit_code_the_first_is_the_worst() -> None:
-    first = SettingsError("first", action="a")
-    assert Diagnosis((failed("a", first), failed("b", PermissionDenied("second")))).worst is first
+    assert diagnosis.worst is next((one for one in errors if one.exit_code == code), None)
 
 
 def test_a_line_has_places_and_an_action_and_the_document_has_all_of_it() -> None:
@@ -111,15 +107,22 @@ def _refusing(name: str, findings: Findings) -> Iterator[Line]:
     raise ZooKeeperUnreachable("no answer", action="that it runs")
 
 
+def _never(name: str, findings: Findings) -> Iterator[Line]:
+    raise AssertionError("this check must not run")
+
+
 def test_a_check_with_a_failed_precondition_is_skipped_and_names_the_line_to_repair() -> None:
-    def never(name: str, findings: Findings) -> Iterator[Line]:
-        raise AssertionError("this check must not run")
+    closed = list[bool]()
+
+    def opening(name: str, findings: Findings) -> Iterator[Line]:
+        findings.closing.callback(closed.append, True)
+        yield ok(name, "")
 
     checks = (
         Check("ZooKeeper", _refusing, gives=Fact.ZOOKEEPER),
-        Check("chroot", never, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
-        Check("cluster", never, needs=(Fact.CHROOT,)),
-        Check("store", doctor.check_store),
+        Check("chroot", _never, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
+        Check("cluster", _never, needs=(Fact.CHROOT,)),
+        Check("store", opening),
     )
     diagnosis = diagnose(settings(), checks)
     assert [(line.name, line.verdict) for line in diagnosis.lines] == [
@@ -129,7 +132,7 @@ def test_a_check_with_a_failed_precondition_is_skipped_and_names_the_line_to_rep
         ("store", Verdict.OK),
     ]
     assert diagnosis.lines[1].found == "needs ZooKeeper, see above"
-    assert diagnosis.exit_code == 6
+    assert diagnosis.exit_code == 6 and closed == [True]
 
 
 def test_every_need_is_given_by_a_check_before_it() -> None:
@@ -138,17 +141,6 @@ def test_every_need_is_given_by_a_check_before_it() -> None:
         assert set(check.needs) <= given, check.name
         given |= {check.gives} if check.gives else set()
     assert given == set(Fact)
-
-
-def test_resources_that_checks_opened_are_closed_at_the_end() -> None:
-    closed: list[bool] = []
-
-    def opening(name: str, findings: Findings) -> Iterator[Line]:
-        findings.closing.callback(closed.append, True)
-        yield ok(name, "")
-
-    diagnose(settings(), (Check("x", opening),))
-    assert closed == [True]
 
 
 def between(version: str) -> str:

@@ -76,16 +76,8 @@ def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_al
     settings = plain_settings(table={"path": None, "name": "lake.clicks"})
     report = new_report()
     report.table_path, report.settings = settings.table.called, settings
-    report.failed(
-        NotOurTable(
-            "lake.clicks is a view", key="table.name", action="the table that it selects from"
-        )
-    )
-    report.finished(report.started_at_ms + 1)
+    report.failed(NotOurTable("lake.clicks is a view", key="table.name", action="select from it"))
+    now_ms = report.started_at_ms + 1
+    report.finished(now_ms)
     assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
-    assert metrics_of(
-        report,
-        now_ms=report.started_at_ms + 1,
-        per_partition=settings.metrics.per_partition,
-        last_success_s=None,
-    )
+    assert metrics_of(report, now_ms=now_ms, per_partition=False, last_success_s=None)

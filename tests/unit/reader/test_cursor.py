@@ -103,12 +103,6 @@ def test_rows_that_were_not_read_to_their_end_are_not_passed_over() -> None:
         _ = cursor.receipt
 
 
-def test_the_position_follows_the_record_batch_and_not_its_last_record() -> None:
-    cursor = cursor_of(100, 150)
-    assert feed(cursor, encode(Batch(100, [Rec(0)], last_delta=40))) == [100]
-    assert cursor.position == 141
-
-
 def test_a_log_that_continues_beyond_until_completes_a_range_with_a_compacted_tail() -> None:
     cursor = cursor_of(100, 150)
     feed(cursor, encode(TEN))
@@ -139,19 +133,16 @@ def test_the_fetch_size_grows_to_what_a_cut_off_record_batch_needs() -> None:
     assert cursor.done and cursor.receipt.fetched_bytes == 1000 + len(encode(BIG))
 
 
-def test_an_answer_that_moved_nothing_has_no_rows_to_read() -> None:
-    cursor = cursor_of(150, 160, fetch_max_bytes=500)
-    cursor.feed(answer(encode(TEN) + encode(Batch(150, [Rec(0)]))[:30]))
-    assert (cursor.position, cursor.max_bytes) == (150, 1000)
-    assert feed(cursor, encode(Batch(150, [Rec(0)]))) == [150]
-
-
 def test_the_fetch_size_doubles_where_not_even_a_header_came() -> None:
     cursor = cursor_of(100, 101, fetch_max_bytes=10, max_batch_bytes=15)
     feed(cursor, encode(BIG)[:10])
     assert cursor.max_bytes == 15
     with pytest.raises(MessageTooLarge, match="largest fetch, 15 bytes"):
         feed(cursor, encode(BIG)[:15])
+    moved_nothing = cursor_of(150, 160, fetch_max_bytes=500)
+    moved_nothing.feed(answer(encode(TEN) + encode(Batch(150, [Rec(0)]))[:30]))
+    assert (moved_nothing.position, moved_nothing.max_bytes) == (150, 1000)
+    assert feed(moved_nothing, encode(Batch(150, [Rec(0)]))) == [150], "it had no rows to read"
 
 
 def test_a_record_batch_larger_than_the_limit_is_named_with_its_size_and_place() -> None:
@@ -188,6 +179,8 @@ def test_an_empty_answer_below_the_readable_end_is_waited_for() -> None:
 
 def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> None:
     cursor = cursor_of(100, 120, cleanup=COMPACTED)
+    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
+        feed(cursor, proves_empty=True)
     feed(cursor, encode(TEN))
     for _ in range(EMPTY_RESPONSES_THAT_PROVE):
         assert not cursor.done
@@ -227,9 +220,11 @@ def test_offsets_between_record_batches_are_missing_where_no_compaction_explains
 
 def test_offsets_missing_inside_a_record_batch_are_always_compactions() -> None:
     """A producer writes none with gaps, and only the cleaner writes one again."""
-    cursor = cursor_of(100, 141)
-    feed(cursor, encode(Batch(100, [Rec(0), Rec(7)], last_delta=40)))
-    assert cursor.missing == [] and cursor.receipt.missing_offsets == 39
+    cursor = cursor_of(100, 150)
+    assert feed(cursor, encode(Batch(100, [Rec(0), Rec(7)], last_delta=40))) == [100, 107]
+    assert cursor.position == 141, "it follows the batch and not its last record"
+    assert feed(cursor, encode(Batch(141, [Rec(0)], last_delta=8))) == [141]
+    assert cursor.missing == [] and cursor.receipt.missing_offsets == 47
 
 
 def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() -> None:
@@ -247,21 +242,8 @@ def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() 
 def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:
     cursor = cursor_of(0, 1000)
     feed(cursor, b"".join(encode(Batch(4 * number, [Rec(0)])) for number in range(250)))
-    assert (len(cursor.missing), cursor.missing_count, cursor.missing[-1]) == (
-        MISSING_MAX,
-        249,
-        (397, 400),
-    )
-
-
-def test_empty_answers_count_only_in_a_row() -> None:
-    cursor = cursor_of(100, 120, cleanup=COMPACTED)
-    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
-        feed(cursor, proves_empty=True)
-    feed(cursor, encode(TEN))
-    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
-        feed(cursor, proves_empty=True)
-    assert not cursor.done
+    assert (len(cursor.missing), cursor.missing_count) == (MISSING_MAX, 249)
+    assert cursor.missing[-1] == (397, 400)
 
 
 def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:

@@ -266,14 +266,8 @@ def test_each_form_of_a_bound_is_read(
 
 
 def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> None:
-    reading = parse_options(
-        {
-            **LEAST,
-            "startingTimestamp": "9",
-            "startingOffsetsByTimestamp": "{}",
-            "startingOffsets": "earliest",
-        }
-    )
+    each = {"startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"}
+    reading = parse_options({**LEAST, "startingTimestamp": "9", **each})
     assert reading.starting == Bounds(FirstAt(9), option="startingTimestamp")
     assert reading.ending.everywhere is LogEnd.LATEST
 
@@ -430,15 +424,11 @@ def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> Non
 
 
 def schema_of(*fields: tuple[str, str, bool]) -> StructType:
-    return StructType.fromJson(
-        {
-            "type": "struct",
-            "fields": [
-                {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
-                for name, kind, nullable in fields
-            ],
-        }
-    )
+    columns = [
+        {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+        for name, kind, nullable in fields
+    ]
+    return StructType.fromJson({"type": "struct", "fields": columns})
 
 
 def test_a_schema_names_the_columns_that_are_read_in_its_order() -> None:
@@ -480,28 +470,17 @@ def test_options_of_encryption_and_login_equal_the_keys_of_a_conf() -> None:
         }
     )
     password = SecretRef("file", "/run/secrets/kafka")
-    assert reading.security == Security(
-        SecurityProtocol.SASL_SSL,
-        None,
-        Tls(LocalFile("/ca.pem")),
-        Login(Mechanism.SCRAM_SHA_512, "etl", password),
-    )
-    assert (
-        parse_options(LEAST).security
-        == OPEN
-        == parse_options({**LEAST, "kafka.security.protocol": "PLAINTEXT"}).security
-    )
-
-
-def test_the_name_of_the_brokers_kerberos_service_is_an_option() -> None:
-    given = {
+    login = Login(Mechanism.SCRAM_SHA_512, "etl", password)
+    tls = Tls(LocalFile("/ca.pem"))
+    assert reading.security == Security(SecurityProtocol.SASL_SSL, None, tls, login)
+    assert parse_options(LEAST).security == OPEN
+    kerberos = {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "GSSAPI",
         "kafka.sasl.kerberos.service.name": "brokers",
     }
-    assert parse_options({**LEAST, **given}).security.login == Login(
-        Mechanism.GSSAPI, service="brokers"
-    )
+    login = Login(Mechanism.GSSAPI, service="brokers")
+    assert parse_options({**LEAST, **kerberos}).security.login == login
 
 
 def test_each_option_of_encryption_and_login_sets_a_key_of_the_conf() -> None:
@@ -519,40 +498,45 @@ def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
         "sasl_username": "etl",
         "sasl_password": "hunter2",
     }
-    with pytest.raises(
-        SettingsError,
-        match=r"sasl_password: must be a reference, \$\{env:NAME\} or .*option sasl_password",
-    ) as refused:
+    words = r"sasl_password: must be a reference, \$\{env:NAME\} or .*option sasl_password"
+    with pytest.raises(SettingsError, match=words) as refused:
         parse_options({**LEAST, **given})
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
-    error = PermissionDenied(
-        "no",
-        key="source.security.sasl.password",
-        action="source.security.sasl.username, and source.security: both",
-    )
-    reported = with_option_advice(error)
-    assert (reported.where, reported.action) == (
-        {"option": "sasl_password"},
-        "sasl_username, and kafka.security.protocol: both",
-    )
+SASL = "source.security.sasl"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "where", "action"),
+    [
+        (
+            PermissionDenied(
+                "no", key=f"{SASL}.password", action=f"{SASL}.username, and source.security: both"
+            ),
+            "no",
+            {"option": "sasl_password"},
+            "sasl_username, and kafka.security.protocol: both",
+        ),
+        (
+            BrokerUnreachable(
+                "no token within 2.0 s of source.request_timeout_s", key=f"{SASL}.token", action="a"
+            ),
+            "no token within 2.0 s of request_timeout_s",
+            {"option": "sasl_token"},
+            "a",
+        ),
+        (
+            NotKafka("TLS", broker="host:9093", action="source.security.protocol: set SSL"),
+            "TLS",
+            {"broker": "host:9093"},
+            "kafka.security.protocol: set SSL",
+        ),
+    ],
+)
+def test_an_error_of_the_way_in_names_options_where_there_is_no_conf(
+    error: EtlError, message: str, where: dict[str, str], action: str
+) -> None:
+    found = with_option_advice(error)
+    assert (found.message, found.where, found.action) == (message, where, action)
     assert with_pipeline_advice(error) is error
-    late = BrokerUnreachable(
-        "f returned no token within 2.0 s, the time left of source.request_timeout_s",
-        key="source.security.sasl.token",
-        action="Check that function, and the service that it calls",
-    )
-    assert with_option_advice(late).message == (
-        "f returned no token within 2.0 s, the time left of request_timeout_s"
-    )
-    unnamed = with_option_advice(
-        NotKafka(
-            "the port speaks TLS", broker="host:9093", action="source.security.protocol: set SSL"
-        )
-    )
-    assert (unnamed.where, unnamed.action) == (
-        {"broker": "host:9093"},
-        "kafka.security.protocol: set SSL",
-    )

@@ -101,11 +101,9 @@ def test_messages_that_are_missing_are_counted_and_named_where_an_entry_has_a_ho
     gone: Message, first: tuple[int, ...]
 ) -> None:
     found = find(EXPECTED, [message for message in WHOLE if message != gone])
-    assert (found.missing, found.missing_first, found.short) == (
-        1,
-        first,
-        (IncompleteInterval(0, 100, 1),),
-    )
+    assert found.missing == 1
+    assert found.missing_first == first
+    assert found.short == (IncompleteInterval(0, 100, 1),)
     assert found.unequal == (Unequal(0, 100, 4, 3),) and not found.entries_with_holes
 
 
@@ -124,11 +122,9 @@ def test_messages_outside_of_all_ranges_or_surplus_inside_one_are_unexpected() -
 def test_an_entry_with_other_message_numbers_is_found_though_the_count_matches() -> None:
     shifted = [(entry, index + 1) if entry == 40 else (entry, index) for entry, index in WHOLE]
     found = find(EXPECTED, shifted)
-    assert (found.missing, found.entries_with_holes, found.entries_with_holes_first) == (
-        0,
-        1,
-        (40,),
-    )
+    assert found.missing == 0
+    assert found.entries_with_holes == 1
+    assert found.entries_with_holes_first == (40,)
     assert not found.is_right and not LogProof(found).is_right
     proof = Proof((LogProof(found),), (), 3, ())
     message = "1 entries with the right number of messages, but without consecutive message indexes from 0"
@@ -207,11 +203,9 @@ def test_the_result_equals_that_of_counting_by_hand(
     messages = [(entry, index) for entry, indices in entries.items() for index in indices]
     found, there = find(expected, messages), set(messages)
     inside = [sum(start <= entry < until for entry, _ in there) for start, until in ranges]
-    assert (found.expected_rows, found.found_rows, found.double_rows) == (
-        sum(rows),
-        len(messages),
-        len(messages) - len(there),
-    )
+    assert found.expected_rows == sum(rows)
+    assert found.found_rows == len(messages)
+    assert found.double_rows == len(messages) - len(there)
     assert found.missing == sum(
         max(0, want - have) for want, have in zip(rows, inside, strict=True)
     )

@@ -51,10 +51,8 @@ def test_as_many_rows_as_there_were_or_fewer_are_right_and_more_are_not() -> Non
     assert (
         right.is_right and right.found_rows == 140 and right.as_json()["rows_before_plan_1"] == 140
     )
-    assert (
-        not wrong.is_right
-        and "topic clicks, partition 0: 2 rows of offsets from before plan 1" in wrong.first_finding
-    )
+    assert not wrong.is_right
+    assert "topic clicks, partition 0: 2 rows of offsets from before plan 1" in wrong.first_finding
     assert "DESCRIBE HISTORY" in wrong.action
 
 

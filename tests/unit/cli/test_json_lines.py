@@ -50,17 +50,13 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
     result = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run", "--log-format", "json")
     [reported] = objects(result.err)
     assert (result.code, result.out) == (2, "")
-    assert (reported["level"], reported["message"], reported["error"], reported["exit_code"]) == (
-        "error",
-        "The conf file does not exist",
-        "SettingsError",
-        2,
-    )
-    assert (
-        reported["where"] == {"path": str(tmp_path / "none.yaml")}
-        and reported["action"]
-        and reported["retriable"] is False
-    )
+    assert reported["level"] == "error"
+    assert reported["message"] == "The conf file does not exist"
+    assert reported["error"] == "SettingsError"
+    assert reported["exit_code"] == 2
+    assert reported["where"] == {"path": str(tmp_path / "none.yaml")}
+    assert reported["action"]
+    assert reported["retriable"] is False
 
 
 @pytest.mark.parametrize(
@@ -74,11 +70,9 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
 def test_wrong_arguments_are_reported_as_json_too(words: list[str]) -> None:
     result = run_etl(*words)
     [reported] = objects(result.err)
-    assert (
-        result.code == 2
-        and reported["error"] == "SettingsError"
-        and reported["action"] == "Check the arguments with `etl --help`"
-    )
+    assert result.code == 2
+    assert reported["error"] == "SettingsError"
+    assert reported["action"] == "Check the arguments with `etl --help`"
 
 
 def test_another_format_is_refused_in_text() -> None:
@@ -104,11 +98,9 @@ def test_a_bug_is_one_line_with_its_traceback(
     monkeypatch.setattr(commands, "table_settings_of", lambda conf: 1 / 0)
     result = run_etl("lag", "x.yaml", "--log-format", "json")
     bug, reported = objects(result.err)
-    assert (
-        result.code == 1
-        and "ZeroDivisionError: division" in bug["traceback"]
-        and reported["message"] == "Bug: ZeroDivisionError: division by zero"
-    )
+    assert result.code == 1
+    assert "ZeroDivisionError: division" in bug["traceback"]
+    assert reported["message"] == "Bug: ZeroDivisionError: division by zero"
 
 
 def test_ctrl_c_is_reported_though_libraries_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +135,9 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
         ("info", "Run ended: done", None, 1),
     ]
     assert found[2]["logger"] == "kazoo.client" and found[4]["outcome"] == "ingested"
-    assert (found[-1]["records_read"], found[-1]["exit_code"], found[-1]["state"]) == (
-        194,
-        0,
-        "done",
-    )
+    assert found[-1]["records_read"] == 194
+    assert found[-1]["exit_code"] == 0
+    assert found[-1]["state"] == "done"
 
 
 def test_a_failing_run_logs_it_once_and_leaves_the_error_to_the_caller() -> None:

@@ -58,11 +58,7 @@ def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> 
     ],
 )
 def test_a_prompt_without_an_answer_fails_and_completed_work_stays(
-    error: OSError,
-    is_done: bool,
-    code: int,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    error: OSError, is_done: bool, code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, result = ended(error, monkeypatch, is_done=is_done)
     assert found == code
@@ -88,11 +84,9 @@ def test_an_error_is_reported_and_has_its_code_if_its_document_cannot_be_written
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert (
-        ran.returncode == 2
-        and b"The conf file does not exist" in ran.stderr
-        and b"Traceback" not in ran.stderr
-    )
+    assert ran.returncode == 2
+    assert b"The conf file does not exist" in ran.stderr
+    assert b"Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
@@ -102,9 +96,7 @@ def test_an_invalid_pipeline_name_is_rejected_before_any_request_to_zookeeper(na
             command(plain_settings(), name, "r")
 
 
-def test_lines_are_json_again_after_a_nested_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_are_json_again_after_a_nested_command(capsys: pytest.CaptureFixture[str]) -> None:
     with output_session(json_lines=True):
         for _ in range(2):
             with output_session(json_lines=True):
@@ -116,9 +108,7 @@ def test_lines_are_json_again_after_a_nested_command(
 
 @pytest.mark.parametrize("code", [0, None, 3])
 def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
-    code: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ends(**_: object) -> None:
         sys.exit(code)

@@ -76,9 +76,8 @@ def test_on_a_terminal_of_80_columns_no_line_is_longer(
 
 def test_nothing_that_is_piped_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = seen(monkeypatch, screens.show_doctor, DIAGNOSIS, terminal=False)
-    assert [line.endswith(LONG) for line in lines] == [True, True, False] and lines[2].endswith(
-        f"To do: {LONG} /a/path/that/is/long"
-    )
+    assert [line.endswith(LONG) for line in lines] == [True, True, False]
+    assert lines[2].endswith(f"To do: {LONG} /a/path/that/is/long")
     wide = [{**PLANS[0], "id": "x" * 200}]
     [_, line] = seen(monkeypatch, screens.show_plans, wide, terminal=False)
     assert line.endswith("x" * 200) and line.startswith("11999")
@@ -133,11 +132,7 @@ def test_the_lag_of_the_table_is_shown_by_partition_then_in_total_then_the_unkno
 
 @pytest.mark.parametrize(
     ("tasks", "words"),
-    [
-        ((1, 1), "1 task"),
-        ((8, 8), "8 tasks"),
-        ((3, 12), "3 to 12 tasks, by the cluster's cores"),
-    ],
+    [((1, 1), "1 task"), ((8, 8), "8 tasks"), ((3, 12), "3 to 12 tasks, by the cluster's cores")],
 )
 def test_a_preview_counts_in_words(
     monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str

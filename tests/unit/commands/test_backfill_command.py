@@ -14,12 +14,7 @@ import pytest
 
 from etl.cli import main
 from etl.commands import backfill
-from etl.commands.backfill import (
-    BackfillPreview,
-    pace_of,
-    parse_backfill_request,
-    preview_backfill,
-)
+from etl.commands.backfill import BackfillPreview, pace_of, parse_backfill_request, preview_backfill
 from etl.decide.backfill import BackfillRequest
 from etl.errors import LedgersDisagree, RecordTooLarge, SettingsError
 from etl.ledger.documents import parse, render

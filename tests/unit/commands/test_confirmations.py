@@ -120,8 +120,6 @@ def test_on_a_terminal_the_operator_sees_the_consequences_and_anything_but_yes_c
 def test_a_document_begins_with_the_command_and_the_pipeline() -> None:
     result = run_etl("table", "refresh-path", "conf/clicks.yaml", "--yes", "--json")
     assert result.code == 2 and list(result.document)[:2] == ["command", "pipeline"]
-    assert (result.document["command"], result.document["pipeline"]) == (
-        "table refresh-path",
-        "clicks",
-    )
+    assert result.document["command"] == "table refresh-path"
+    assert result.document["pipeline"] == "clicks"
     assert result.document["exit_name"] == "invalid"

@@ -206,10 +206,7 @@ def test_a_package_that_is_missing_or_of_another_version_is_named(
     ids=["another version", "a library is missing", "it fails", "it fits"],
 )
 def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, words: str
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\nimport sys\n{answer}\n")
@@ -372,11 +369,7 @@ CURRENT = UpToDate(PLAN, {})
         (Replay(PLAN), Verdict.OK, "plan 4 is stored and not in the table"),
         (Supersede(PLAN, "its range has expired"), Verdict.OK, "its range has expired"),
         (CURRENT, Verdict.OK, "plan 4 is the newest in both"),
-        (
-            replace(CURRENT, uncommitted=(LOG,)),
-            Verdict.OK,
-            "1 of its offsets are not committed",
-        ),
+        (replace(CURRENT, uncommitted=(LOG,)), Verdict.OK, "1 of its offsets are not committed"),
         (replace(CURRENT, followed={LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
         (
             replace(CURRENT, not_followed={LOG: 9}),
@@ -495,12 +488,7 @@ OTHERS = frozenset({"digest:etl:hash-of-a-password"})
             "sasl:etl",
             "1 of 2 znodes (/b) can be changed by digest:etl alone",
         ),
-        (
-            Acl.CREATOR,
-            {"/a": OURS, "/b": OTHERS},
-            "sasl:etl",
-            "some by digest:etl or sasl:etl",
-        ),
+        (Acl.CREATOR, {"/a": OURS, "/b": OTHERS}, "sasl:etl", "some by digest:etl or sasl:etl"),
         (
             Acl.CREATOR,
             {"/a": OTHERS},

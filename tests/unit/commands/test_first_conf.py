@@ -169,8 +169,7 @@ KEYS = (
 
 
 def test_given_keys_are_written_into_their_sections_with_files_relative_to_the_conf(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     request = replace(REQUEST, keys=tuple(map(parse_change, KEYS)))
@@ -243,9 +242,7 @@ def test_connection_security_is_proposed_only_if_its_lack_can_be_the_cause(
     ],
 )
 def test_the_advice_on_connection_security_follows_the_registered_listeners(
-    listeners: tuple[tuple[str, str], ...],
-    message: str,
-    not_said: str,
+    listeners: tuple[tuple[str, str], ...], message: str, not_said: str
 ) -> None:
     found = propose_broker_security(listeners)
     assert message in found and not_said not in found

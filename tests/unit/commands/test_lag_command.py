@@ -24,12 +24,7 @@ OLDEST_RECORDS = {log: OldestRecord(NOW_MS - 90_000) for log in (*LOGS, A, B)}
 
 
 def lags(outside: Outside, settings: Settings = SETTINGS, oldest: Any = OLDEST_RECORDS) -> Lags:
-    return lags_of(
-        FakeWorld(outside, settings).observe(),
-        settings,
-        oldest,
-        now_ms=NOW_MS,
-    )
+    return lags_of(FakeWorld(outside, settings).observe(), settings, oldest, now_ms=NOW_MS)
 
 
 def loaded() -> Outside:

@@ -37,10 +37,8 @@ def test_an_older_copy_of_the_table_is_not_maintained_for_the_newer_files_would_
         run(outside)
     with pytest.raises(LedgersDisagree) as refused:
         observed(outside)
-    assert (refused.value.message, refused.value.action) == (
-        at_run.value.message,
-        at_run.value.action,
-    )
+    assert refused.value.message == at_run.value.message
+    assert refused.value.action == at_run.value.action
 
 
 def test_a_table_of_another_ledger_of_the_same_name_is_not_maintained() -> None:

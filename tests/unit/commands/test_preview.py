@@ -162,10 +162,8 @@ def test_doctor_fails_where_plan_stops_with_the_same_error(
         preview_of(snapshot, settings)
     with pytest.raises(NeedsDecision) as stops_doctor:
         list(check_snapshot("ledger and table", snapshot, settings, preview_of))
-    assert (type(stops_doctor.value), str(stops_doctor.value)) == (
-        type(stops_plan.value),
-        str(stops_plan.value),
-    )
+    assert type(stops_doctor.value) is type(stops_plan.value)
+    assert str(stops_doctor.value) == str(stops_plan.value)
 
 
 def test_the_doctor_reports_topics_without_a_way_to_detect_recreation_and_an_owner_elsewhere() -> (
@@ -221,9 +219,7 @@ def seen_by(settings: Settings, outside: Outside) -> Preview:
     ],
 )
 def test_plan_refuses_a_transform_that_the_run_would_not_find(
-    by_transform: Callable[..., Settings],
-    function: str,
-    why: str,
+    by_transform: Callable[..., Settings], function: str, why: str
 ) -> None:
     with pytest.raises(SettingsError, match=why) as refused:
         seen_by(by_transform(function), outside_of(5, 3, 4))
@@ -285,9 +281,7 @@ def test_a_transform_is_not_loaded_if_the_run_would_not_use_it(
     ],
 )
 def test_plan_refuses_an_arrow_transform_that_the_run_would_not_store_a_plan_for(
-    by_transform: Callable[..., Settings],
-    function: str,
-    why: str,
+    by_transform: Callable[..., Settings], function: str, why: str
 ) -> None:
     settings = by_transform(function)
     transform = {"dataframe": None, "record_batch": settings.transform.dataframe}

@@ -120,10 +120,8 @@ def test_intervals_with_rows_in_a_lost_table_are_not_expected_in_this_one(
 ) -> None:
     of_all = expected()
     reported = lag._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
-    assert (reported.in_table, reported.lost) == (
-        [(40, 45)],
-        [(0, 10), (10, 20), (20, 30), (30, 40)],
-    )
+    assert reported.in_table == [(40, 45)]
+    assert reported.lost == [(0, 10), (10, 20), (20, 30), (30, 40)]
 
 
 def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_did_not_load_again(
@@ -141,9 +139,7 @@ def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_di
 
 
 def test_the_rest_of_a_partly_reloaded_range_is_expected_as_in_the_former_table(
-    outside: Outside,
-    expected: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    outside: Outside, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(outside, backfill_request(3, 14), settings=CAPPED, name="jan")
     found, of_all, reported = proven(outside, expected), expected(), both_ledgers_of(outside)
@@ -179,7 +175,5 @@ def test_of_a_range_with_unknown_gaps_nothing_is_missing_if_a_part_was_reloaded(
     unknown = OffsetRange(LOG, 0, 10), RangeResult(8, 0, gaps_complete=False)
     apart = OffsetRange(LOG, 10, 20), RangeResult(8, 0, gaps_complete=False)
     found = without_reloaded(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)
-    assert (found.elsewhere, [(one.from_offset, one.until_offset) for one in found.given_up]) == (
-        (apart,),
-        [(0, 10)],
-    )
+    assert found.elsewhere == (apart,)
+    assert [(one.from_offset, one.until_offset) for one in found.given_up] == [(0, 10)]

@@ -145,17 +145,13 @@ def test_a_topic_or_partition_that_is_none_is_refused(partition: str) -> None:
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "with --json"])
 def test_without_a_terminal_it_is_rejected_before_any_observation(
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main([*REPLAY, *words]) == 2
     result = capsys.readouterr().err
-    assert (
-        "there is no terminal for" in result
-        and "--dry-run which rows would be replaced, then pass --yes" in result
-    )
+    assert "there is no terminal for" in result
+    assert "--dry-run which rows would be replaced, then pass --yes" in result
 
 
 def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,10 +205,7 @@ def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 130), ("", 130)])
 def test_on_a_terminal_it_shows_the_rows_to_replace_and_executes_only_the_confirmed_plan(
-    answer: str,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    answer: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outside, did, out = outside_of(5, 3, 4), list[str](), Terminal()
     run(outside)

@@ -54,10 +54,7 @@ def test_the_next_runs_use_of_a_table_name_is_reported(
     ],
 )
 def test_a_copy_without_the_newest_plan_is_reported_with_the_location_that_may_have_it(
-    before: NamedTable | None,
-    in_table: int | None,
-    words: str,
-    is_silent_of: str,
+    before: NamedTable | None, in_table: int | None, words: str, is_silent_of: str
 ) -> None:
     plan = plain_plan(2, table_id="id-1")
     message = describe_location(

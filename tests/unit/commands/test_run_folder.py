@@ -77,11 +77,9 @@ def test_each_conf_is_run_by_name_and_what_fails_stops_none_of_the_others(tmp_pa
     found, started, reported = run(tmp_path, {"a": SettingsError("wrong", action="this", key="k")})
     assert started == reported == ["a", "b", "c"]
     assert [one["exit_code"] for one in found.as_json()["runs"]] == [2, 0, 0]
-    assert (
-        found.worst is not None
-        and "1 of 3 pipelines failed" in found.worst.message
-        and "a.yaml: wrong" in found.worst.message
-    )
+    assert found.worst is not None
+    assert "1 of 3 pipelines failed" in found.worst.message
+    assert "a.yaml: wrong" in found.worst.message
     assert (found.worst.action, found.worst.where) == ("this", {"key": "k"})
     assert run(tmp_path, {})[0].worst is None
 
@@ -103,9 +101,8 @@ def test_what_no_retry_mends_is_worse_than_what_one_may(
         conf(tmp_path, name)
     found = run(tmp_path, dict(zip("abc", came, strict=True)))[0]
     assert found.as_json()["exit_code"] == code
-    assert found.worst is not None and found.worst.retriable == all(
-        error is None or error.retriable for error in came
-    )
+    assert found.worst is not None
+    assert found.worst.retriable == all(error is None or error.retriable for error in came)
 
 
 def test_a_stop_ends_all_runs_and_lists_those_not_begun(tmp_path: Path) -> None:
@@ -115,9 +112,8 @@ def test_a_stop_ends_all_runs_and_lists_those_not_begun(tmp_path: Path) -> None:
         tmp_path, {"a": SettingsError("wrong"), "b": Stopped("by a signal")}
     )
     assert (started, reported) == (["a", "b"], ["a", "b"])
-    assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()[
-        "exit_code"
-    ] == 130
+    assert [one.exit_code for one in found.runs] == [2, 130, 130]
+    assert found.as_json()["exit_code"] == 130
     assert found.runs[2].error is not None and "Not started:" in found.runs[2].error.message
 
 
@@ -145,11 +141,9 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
     found, started, _ = run(tmp_path, {})
     assert started == ["other"]
     assert [one.exit_code for one in found.runs] == [2, 2, 0]
-    assert (
-        found.worst is not None
-        and "copy.yaml" in found.worst.message
-        and "g/a" in found.worst.message
-    )
+    assert found.worst is not None
+    assert "copy.yaml" in found.worst.message
+    assert "g/a" in found.worst.message
     assert run(tmp_path, {}, "pipeline=same", "zookeeper.connect=127.0.0.1:3")[1] == []
 
 

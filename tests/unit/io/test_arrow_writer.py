@@ -378,8 +378,7 @@ def test_receipts_make_the_text_for_people_give_way_and_else_are_left_out(
 def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
     plan = plan_of()
     found = plan_document.parse_commit_metadata(
-        plan_document.with_results(plan_document.render_commit_metadata(plan, APP), plan, READ),
-        1,
+        plan_document.with_results(plan_document.render_commit_metadata(plan, APP), plan, READ), 1
     )
     assert found is not None and results_of(replace(found, receipts=damage)) is None
     assert results_of(replace(found, plan_id="another")) is None

@@ -274,8 +274,7 @@ def test_small_batches_share_a_file_and_no_rows_are_no_file(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("file_bytes", [20_000, 60_000])
 def test_no_file_exceeds_the_requested_size_by_more_than_a_row_group_and_only_the_last_is_smaller(
-    tmp_path: Path,
-    file_bytes: int,
+    tmp_path: Path, file_bytes: int
 ) -> None:
     """Of rows that are as large on the disk as in memory, from several partitions of Kafka."""
     request = wanted(tmp_path, file_bytes=file_bytes, codec=Codec.NONE)
@@ -288,9 +287,8 @@ def test_no_file_exceeds_the_requested_size_by_more_than_a_row_group_and_only_th
         for at in range(0, 2000, 20)
     ]
     *whole, last = written(request, *batches)
-    assert len(whole) > 1 and all(
-        file_bytes <= file.size <= 2 * file_bytes + batches[0].nbytes for file in whole
-    )
+    assert len(whole) > 1
+    assert all(file_bytes <= file.size <= 2 * file_bytes + batches[0].nbytes for file in whole)
     assert last.size <= 2 * file_bytes + batches[0].nbytes
     assert sum(file.rows for file in (*whole, last)) == 2000
 

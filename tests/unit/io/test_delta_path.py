@@ -213,10 +213,8 @@ def test_a_writers_own_error_text_is_reported_once() -> None:
     result = unreachable(
         OSError("\x1b[31m↳\x1b[0m No space left on device (os error 28)"), "/t", "written"
     )
-    assert (
-        translate(result, "/t") is result
-        and result.message == "The table cannot be written: No space left on device (os error 28)"
-    )
+    assert translate(result, "/t") is result
+    assert result.message == "The table cannot be written: No space left on device (os error 28)"
 
 
 def test_a_table_folder_that_disappears_before_the_commit_is_no_bug(tmp_path: Path) -> None:
@@ -294,9 +292,8 @@ def test_a_stale_pointer_to_a_checkpoint_is_reported_as_that_and_no_table_is_aba
     hint.write_text('{"version":7,"size":3}')
     with pytest.raises(FileLost, match="names a checkpoint that does not exist") as error:
         open_table(str(tmp_path))
-    assert "remove _last_checkpoint" in str(error.value.action) and "move the folder" not in str(
-        error.value.action
-    )
+    assert "remove _last_checkpoint" in str(error.value.action)
+    assert "move the folder" not in str(error.value.action)
     hint.unlink()
     table = open_table(str(tmp_path))
     assert table is not None and table.version() == 0

@@ -148,10 +148,7 @@ def test_the_commits_own_files_are_counted_or_where_they_are_gone_those_of_today
 @pytest.mark.parametrize("partition_by", [["topic"], ["topic", "partition"], []])
 @pytest.mark.parametrize("version", [0, None])
 def test_columns_are_found_by_their_physical_names_in_files_and_partition_values(
-    path: str,
-    mode: str,
-    partition_by: list[str],
-    version: int | None,
+    path: str, mode: str, partition_by: list[str], version: int | None
 ) -> None:
     mapped_table(path, mode=mode, partition_by=partition_by)
     assert recount(path, version, RANGES) == Recount(RECEIPTS)
@@ -241,13 +238,12 @@ def messages_of(messages: Sequence[tuple[Any, Any, Any]], **columns: Any) -> pya
 @pytest.mark.parametrize("partition_by", [None, ["topic", "broker_id"], ["message_index"]])
 @pytest.mark.parametrize("version", [0, None])
 def test_messages_of_physical_logs_are_counted_by_their_entries_and_brokers(
-    path: str,
-    partition_by: list[str] | None,
-    version: int | None,
+    path: str, partition_by: list[str] | None, version: int | None
 ) -> None:
     write_deltalake(path, messages_of(MESSAGES), partition_by=partition_by)
     found = recount(path, version, OF_BYTES)
-    assert found.uncounted is None and found.receipts == tuple(
+    assert found.uncounted is None
+    assert found.receipts == tuple(
         RangeResult(rows=rows, gaps_complete=False) for rows in (5, 1, 2)
     )
     assert not any(receipt.is_doubtful for receipt in found.receipts)

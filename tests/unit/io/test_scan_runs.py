@@ -83,8 +83,7 @@ MESSAGES = st.lists(
 
 @given(MESSAGES, st.integers(0, 12))
 def test_no_sequence_has_a_double_or_a_gap_however_rows_are_divided_into_batches(
-    messages: list[tuple[int, int]],
-    cut: int,
+    messages: list[tuple[int, int]], cut: int
 ) -> None:
     keys: list[Key] = [(*CLICKS, *message) for message in messages]
     found, at = runs_of(keys[:cut], keys[cut:]), 0

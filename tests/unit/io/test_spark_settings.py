@@ -121,8 +121,7 @@ def test_a_jvm_with_options_in_sparks_own_file_keeps_them(own_file: Path) -> Non
 
 
 def test_our_options_for_a_quick_start_replace_none_in_sparks_own_file(
-    own_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    own_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the JVM's options for a trust store or a proxy, nor its jars, are replaced."""
     options, jars = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
@@ -182,16 +181,13 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_how_many_tasks_work_at_once_is_known_without_a_session(
-    four_cores: None,
-    settings: dict[str, str],
-    parallelism: int | None,
+    four_cores: None, settings: dict[str, str], parallelism: int | None
 ) -> None:
     assert parallelism_of(settings) == parallelism and cores() >= 1
 
 
 def test_a_session_has_the_zone_of_the_conf_else_of_sparks_file_else_utc_with_its_workers(
-    own_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    own_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "session_there", lambda: None)
     key, workers = "spark.sql.session.timeZone", "spark.executorEnv.TZ"
@@ -247,11 +243,9 @@ def test_a_python_missing_on_the_workers_is_reported_with_its_path() -> None:
         'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No '
         "such file or directory"
     )
-    assert (
-        error is not None
-        and error.where == {"path": "./environment/bin/python"}
-        and "PYSPARK_PYTHON" in error.action
-    )
+    assert error is not None
+    assert error.where == {"path": "./environment/bin/python"}
+    assert "PYSPARK_PYTHON" in error.action
 
 
 @pytest.mark.parametrize(

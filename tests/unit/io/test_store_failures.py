@@ -79,32 +79,26 @@ PASSING = [
 @pytest.mark.parametrize("text", REFUSED)
 def test_whom_a_store_refuses_need_not_try_again(text: str) -> None:
     reported = unreachable(OSError(text), S3, "read")
-    assert (
-        isinstance(reported, PermissionDenied)
-        and reported.exit_code == 2
-        and "key-of-mine" not in str(reported)
-    )
+    assert isinstance(reported, PermissionDenied)
+    assert reported.exit_code == 2
+    assert "key-of-mine" not in str(reported)
 
 
 @pytest.mark.parametrize(("text", "key"), WRONG)
 def test_a_wrong_setting_is_reported_with_its_key(text: str, key: str) -> None:
     reported = unreachable(OSError(text), AZURE, "written")
-    assert (
-        type(reported) is SettingsError
-        and reported.where["key"] == key
-        and "key-of-mine" not in str(reported)
-    )
+    assert type(reported) is SettingsError
+    assert reported.where["key"] == key
+    assert "key-of-mine" not in str(reported)
 
 
 @pytest.mark.parametrize(("text", "words_said"), PASSING)
 def test_what_may_pass_is_worth_another_run(text: str, words_said: str) -> None:
     reported = unreachable(OSError(text), S3, "read")
-    assert (
-        type(reported) is TableUnreachable
-        and reported.exit_code == 7
-        and words_said in reported.message
-        and "key-of-mine" not in str(reported)
-    )
+    assert type(reported) is TableUnreachable
+    assert reported.exit_code == 7
+    assert words_said in reported.message
+    assert "key-of-mine" not in str(reported)
 
 
 @pytest.mark.parametrize("text", REFUSED)
@@ -169,21 +163,15 @@ AWAITED = (
     ids=["lost", "damaged", "lost from the log"],
 )
 def test_a_file_that_cannot_be_read_is_named_and_a_retry_is_advised_only_where_it_may_help(
-    text: str,
-    message: str,
-    file: str,
-    exit_code: int,
+    text: str, message: str, file: str, exit_code: int
 ) -> None:
     found = unreadable(AWAITED + text, "/data/a table")
     assert found is not None and message in found.message
-    assert (found.where["file"], found.where["path"], found.exit_code) == (
-        file,
-        "/data/a table",
-        exit_code,
-    )
-    assert found.retriable == (exit_code == 7) and ("repair()" in found.action) == (
-        exit_code == 5 and file.endswith("parquet")
-    )
+    assert found.where["file"] == file
+    assert found.where["path"] == "/data/a table"
+    assert found.exit_code == exit_code
+    assert found.retriable == (exit_code == 7)
+    assert ("repair()" in found.action) == (exit_code == 5 and file.endswith("parquet"))
 
 
 @pytest.mark.parametrize(

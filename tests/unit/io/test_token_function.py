@@ -58,10 +58,8 @@ def test_every_exception_is_an_error_of_the_token_function_and_its_text_is_hidde
         match=r"tokens:token raised \w+ at test_token_function.py:\d+ and returned no token",
     ) as error:
         called(function)
-    assert (
-        "hunter2" not in str(error.value)
-        and error.value.where["key"] == "source.security.sasl.token"
-    )
+    assert "hunter2" not in str(error.value)
+    assert error.value.where["key"] == "source.security.sasl.token"
 
 
 def test_an_error_with_an_action_stays_itself() -> None:

@@ -139,10 +139,8 @@ def test_a_plan_that_puts_rows_in_the_place_of_others_is_no_matter_of_adding_fil
     plan = plain_plan(ranges=RANGES, loaded_until={LOG: 10}, table_id="t", kind=PlanKind.REPLAY)
     for writer in ("auto", "arrow"):
         chosen = choose_writer(plan, plain_settings(**conf(writer=writer)), unasked)
-        assert (
-            isinstance(chosen.writer, SparkWriter)
-            and "can replace the rows of a replay" in chosen.why
-        )
+        assert isinstance(chosen.writer, SparkWriter)
+        assert "can replace the rows of a replay" in chosen.why
 
 
 UNFIT_TABLES: list[tuple[Any, str]] = [
@@ -171,8 +169,7 @@ UNFIT_TABLES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("table", "why"), UNFIT_TABLES, ids=[why for _, why in UNFIT_TABLES])
 def test_a_table_with_unsupported_features_is_rejected_under_arrow_and_gets_spark_by_auto(
-    table: Any,
-    why: str,
+    table: Any, why: str
 ) -> None:
     plan = plan_of(*RANGES, table_id="t")
     with pytest.raises(NotOurTable, match=why):

@@ -65,10 +65,8 @@ def test_the_result_for_no_rows_has_the_columns_of_all(shaped: Callable[[Any], N
         )
     )
     known = load_arrow_transform(NAME)
-    assert (
-        known.stored.names == [*arrow_schema().names, "kind"]
-        and known.stored.field("kind").type == pa.string()
-    )
+    assert known.stored.names == [*arrow_schema().names, "kind"]
+    assert known.stored.field("kind").type == pa.string()
     [batch] = made(rows(1, 2))
     assert batch.schema == known.stored and batch["kind"].to_pylist() == ["a", "a"]
 

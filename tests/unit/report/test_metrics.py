@@ -46,10 +46,8 @@ def labelled_metrics(
 
 def parsed(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(text):
-        assert (
-            family.type == "gauge"
-            and family.documentation == HELP[family.name.removeprefix(PREFIX)]
-        )
+        assert family.type == "gauge"
+        assert family.documentation == HELP[family.name.removeprefix(PREFIX)]
         yield from (
             (sample.name.removeprefix(PREFIX), sample.labels, sample.value)
             for sample in family.samples
@@ -102,9 +100,8 @@ def test_the_time_of_each_verb_and_each_outcome_has_a_series_whether_or_not_it_c
         "ingested",
         "records_lost",
     }
-    assert found["run_outcome"].keys() == {outcome.value for outcome in Outcome} and found[
-        "run_lost_offsets"
-    ] == {"": 40}
+    assert found["run_outcome"].keys() == {outcome.value for outcome in Outcome}
+    assert found["run_lost_offsets"] == {"": 40}
 
 
 def test_a_failed_run_keeps_the_time_of_the_last_success_and_reports_whether_a_retry_may_help() -> (
@@ -149,9 +146,8 @@ def test_lag_is_reported_by_topic_with_its_oldest_record_and_the_least_headroom(
 def test_a_partition_with_an_unknown_lag_is_counted_as_that() -> None:
     report = looked({A: (0, 10)}, leaderless=frozenset({B, C}))
     found = labelled_metrics(report)
-    assert found["partitions_unknown"] == {"clicks": 1, "orders": 1} and found["lag_records"] == {
-        "clicks": 10
-    }
+    assert found["partitions_unknown"] == {"clicks": 1, "orders": 1}
+    assert found["lag_records"] == {"clicks": 10}
 
 
 def test_lag_of_physical_logs_is_bytes_and_no_records() -> None:

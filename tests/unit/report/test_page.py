@@ -25,16 +25,7 @@ from etl.report.run_history import past_run, run_of
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from tests.builders import plain_plan
-from tests.reports import (
-    DARK,
-    LIGHT,
-    STYLE_SHEET,
-    document_of,
-    failed,
-    loaded,
-    new_report,
-    past,
-)
+from tests.reports import DARK, LIGHT, STYLE_SHEET, document_of, failed, loaded, new_report, past
 
 VOID = {"meta", "link", "br", "img"}
 """Elements of HTML that are never closed; elements of SVG always are."""
@@ -176,7 +167,8 @@ def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
 def test_a_page_of_thousands_of_partitions_lists_the_worst_and_the_number_of_the_others() -> None:
     page = parsed(loaded(5000, topics=100, left={4321: 7, 17: 9000}))
     rows = [row for row in page.rows if len(row) == 9][1:]
-    assert len(rows) == MOST_PARTITIONS and [row[:2] + row[-1:] for row in rows[:3]] == [
+    assert len(rows) == MOST_PARTITIONS
+    assert [row[:2] + row[-1:] for row in rows[:3]] == [
         ["clicks17", "0", "9,000"],
         ["clicks21", "43", "7"],
         ["clicks", "0", "0"],
@@ -212,10 +204,8 @@ def test_a_page_of_a_failed_run_has_the_error_its_place_the_action_and_the_effec
 
 def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
     page = parsed(new_report())
-    assert (
-        "it is still running, or it was killed" in page.text
-        and "Its process is 7 on host-1." in page.text
-    )
+    assert "it is still running, or it was killed" in page.text
+    assert "Its process is 7 on host-1." in page.text
     assert "Time by phase" not in page.text and ("span", {"class": "pill warn"}) in page.elements
 
 
@@ -232,10 +222,8 @@ def test_a_page_with_many_outcomes_has_the_number_of_the_others() -> None:
 def test_outcomes_that_need_attention_come_first_and_mark_the_page() -> None:
     page = parsed(loaded(1, lost=True))
     assert ("span", {"class": "pill warn"}) in page.elements and "Done, records lost" in page.text
-    assert (
-        page.text.index("Records lost") < page.text.index("Ingested")
-        and "40 offsets (0 to 40) lost: expired" in page.text
-    )
+    assert page.text.index("Records lost") < page.text.index("Ingested")
+    assert "40 offsets (0 to 40) lost: expired" in page.text
 
 
 def test_lag_of_physical_logs_is_reported_in_bytes() -> None:
@@ -243,11 +231,9 @@ def test_lag_of_physical_logs_is_reported_in_bytes() -> None:
     for one in (*document["lag"], *document["plan"]["ranges"]):
         one["broker_id"] = 3
     page = Parsed(page_of(document, [past(1)]))
-    assert (
-        "100 B" in page.text
-        and "Lag, in bytes" in page.text
-        and ["clicks", "3-0"] in [row[:2] for row in page.rows]
-    )
+    assert "100 B" in page.text
+    assert "Lag, in bytes" in page.text
+    assert ["clicks", "3-0"] in [row[:2] for row in page.rows]
 
 
 def test_the_history_has_a_column_for_each_run_and_the_ones_that_failed_are_marked() -> None:
@@ -315,10 +301,8 @@ def luminance(colour: str) -> float:
 def test_both_colour_schemes_have_every_colour_and_the_sheet_uses_no_other() -> None:
     assert LIGHT.keys() == DARK.keys() and "prefers-color-scheme: dark" in STYLE_SHEET
     rules = STYLE_SHEET.split("* { box-sizing", 1)[1]
-    assert (
-        re.findall(r"#[0-9a-f]{3,8}\b", rules) == []
-        and set(re.findall(r"var\(--([a-z-]+)\)", rules)) <= LIGHT.keys()
-    )
+    assert re.findall(r"#[0-9a-f]{3,8}\b", rules) == []
+    assert set(re.findall(r"var\(--([a-z-]+)\)", rules)) <= LIGHT.keys()
 
 
 def test_a_run_is_the_same_read_from_the_head_of_its_file_as_from_its_document() -> None:
@@ -329,11 +313,9 @@ def test_a_run_is_the_same_read_from_the_head_of_its_file_as_from_its_document()
     ):
         text = as_text(report.as_json(), {"looks": 1, "first": {"before": 1, "after": 2}})
         assert past_run(text) == run_of(document_of(report)) is not None
-    assert (
-        past_run(text.replace('"state"', '"status"')) is None
-        and past_run("") is None
-        and past_run("{}") is None
-    )
+    assert past_run(text.replace('"state"', '"status"')) is None
+    assert past_run("") is None
+    assert past_run("{}") is None
 
 
 @pytest.mark.parametrize("runs", [1, 2, 4, 9, 10])

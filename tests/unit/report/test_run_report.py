@@ -117,10 +117,8 @@ def test_a_finished_run_has_its_outcome_and_its_time(
     report.finished(1_700_000_001_500)
     document = document_of(report)
     assert (document["state"], document["exit_code"]) == (state, code)
-    assert (document["started_at"], document["finished_at"]) == (
-        "2023-11-14T22:13:20.000+00:00",
-        "2023-11-14T22:13:21.500+00:00",
-    )
+    assert document["started_at"] == "2023-11-14T22:13:20.000+00:00"
+    assert document["finished_at"] == "2023-11-14T22:13:21.500+00:00"
 
 
 def test_a_report_names_process_conf_and_versions() -> None:
@@ -188,12 +186,10 @@ def test_each_open_transaction_of_a_topic_has_its_own_partitions_and_its_reporte
     report = new_report()
     report.saw(snapshot)
     first = document_of(report)["lag"][0]
-    assert (
-        first["log_end"],
-        first["high_watermark"],
-        first["held_back"],
-        first["held_back_by"],
-    ) == (10, 70, 60, "orders")
+    assert first["log_end"] == 10
+    assert first["high_watermark"] == 70
+    assert first["held_back"] == 60
+    assert first["held_back_by"] == "orders"
 
 
 def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
@@ -223,13 +219,7 @@ LATER = UpToDate(FIRST, FIRST.loaded_until)
         (snapshot_of((10, 6), {A: 9}), FirstRun(), None, (1, 6), (1, 6)),
         (snapshot_of((10, 6), {A: 99}), FirstRun(), None, (0, 6), (0, 6)),
         (snapshot_of((10, 6), {A: 0}), FirstRun(), None, (8, 6), (8, 6)),
-        (
-            snapshot_of((20, 6), {A: 10, B: 6}, SECOND),
-            Replay(SECOND),
-            SECOND,
-            (10, 0),
-            (6, 0),
-        ),
+        (snapshot_of((20, 6), {A: 10, B: 6}, SECOND), Replay(SECOND), SECOND, (10, 0), (6, 0)),
         (
             snapshot_of((14, 6), {A: 10}, SECOND),
             UpToDate(SECOND, SECOND.loaded_until, (A,)),

@@ -170,6 +170,5 @@ def test_a_file_of_defaults_has_a_schema_that_needs_no_key_and_knows_none_of_one
     assert (
         mistakes({"group": "etl", "limits": {"max_records_per_plan": 5}}, for_defaults=True) == []
     )
-    assert mistakes({"pipeline": "clicks"}, for_defaults=True) and mistakes(
-        {"defaults": "x"}, for_defaults=True
-    )
+    assert mistakes({"pipeline": "clicks"}, for_defaults=True)
+    assert mistakes({"defaults": "x"}, for_defaults=True)

@@ -113,16 +113,12 @@ def refusal(key: str, value: Any) -> SettingsError:
 def test_the_least_conf_has_the_documented_defaults() -> None:
     found = parse(LEAST)
     source, group, table = found.source, found.group, found.table
-    assert (source.starting_offsets, source.new_topics_starting_offsets) == (
-        StartAt.EARLIEST,
-        StartAt.EARLIEST,
-    )
+    assert source.starting_offsets == StartAt.EARLIEST
+    assert source.new_topics_starting_offsets == StartAt.EARLIEST
     policies = (source.on_data_loss, group.on_offset_changed, source.on_no_leader)
     assert policies == (OnDataLoss.FAIL, OnOffsetChanged.FAIL, OnNoLeader.FAIL)
-    assert (source.isolation_level, source.fetch_max_bytes) == (
-        Isolation.READ_COMMITTED,
-        16_777_216,
-    )
+    assert source.isolation_level == Isolation.READ_COMMITTED
+    assert source.fetch_max_bytes == 16_777_216
     limits = found.limits
     assert (limits.target_task_bytes, found.ledger.lock_timeout_s) == (268_435_456, 60)
     assert (table.writer, table.partition_by, found.report.path) == ("spark", (), "reports")
@@ -261,10 +257,8 @@ def test_a_wrong_value_is_refused_with_the_path_of_its_key(
 
 def test_an_unknown_key_without_a_similar_one_is_reported_with_the_existing_keys() -> None:
     error = refusal("report.colour", "red")
-    assert (error.message, error.action) == (
-        "report.colour: unknown key",
-        "Check its spelling and its indentation. report takes path, keep",
-    )
+    assert error.message == "report.colour: unknown key"
+    assert error.action == "Check its spelling and its indentation. report takes path, keep"
 
 
 def test_all_mistakes_are_reported_at_once_each_with_the_permitted_values() -> None:
@@ -376,10 +370,7 @@ NO_EFFECT = "has no effect with offsets_storage"
             "join.assignment_strategy=sticky",
             "sticky is not supported with offsets_storage: zookeeper",
         ),
-        (
-            "offsets_storage=kafka join.num_streams=2",
-            f"join.num_streams {NO_EFFECT}: kafka",
-        ),
+        ("offsets_storage=kafka join.num_streams=2", f"join.num_streams {NO_EFFECT}: kafka"),
         (
             "offsets_storage=kafka join.assignment_strategy=roundrobin-1.0",
             "roundrobin-1.0 is not supported with offsets_storage: kafka",
@@ -615,8 +606,7 @@ def test_an_alias_is_refused_with_its_line_and_what_to_write_instead(
     path = tmp_path / "clicks.yaml"
     path.write_text(f"{LEAST}\nplace: &place {{path: reports}}\n{line}\n")
     with pytest.raises(
-        SettingsError,
-        match=r"YAML: aliases \(\*\) are not supported: write the value, or quote",
+        SettingsError, match=r"YAML: aliases \(\*\) are not supported: write the value, or quote"
     ) as caught:
         load_settings(path)
     number = path.read_text().splitlines().index(line) + 1

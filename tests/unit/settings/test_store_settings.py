@@ -96,10 +96,8 @@ def test_a_store_on_which_nothing_was_ever_tried_is_taken_with_a_warning(
 
 
 def test_a_path_of_azure_names_its_account() -> None:
-    assert (
-        account_of(AZURE) == "acme"
-        and conf(AZURE, account="acme", account_key="${env:K}").table.store.account == "acme"
-    )
+    assert account_of(AZURE) == "acme"
+    assert conf(AZURE, account="acme", account_key="${env:K}").table.store.account == "acme"
     with pytest.raises(SettingsError) as caught:
         conf("abfss://acme.dfs.core.windows.net/t")
     assert caught.value.where["key"] == "table.path"

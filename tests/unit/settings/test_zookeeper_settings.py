@@ -153,8 +153,7 @@ def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(
     ],
 )
 def test_no_log_contains_kazoos_messages_about_a_login_or_a_sessions_password(
-    value: tuple[Any, ...],
-    caplog: pytest.LogCaptureFixture,
+    value: tuple[Any, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = ZooKeeper("a:2181").client.logger
     with caplog.at_level(1, logger="kazoo.client"):
@@ -198,9 +197,8 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
     assert found == Access(
         Tls(LocalFile("ca.pem")), Auth(Scheme.SASL, "etl", SecretRef("env", "ZOOKEEPER_PASSWORD"))
     )
-    assert parse_options(OPTIONS).access == OPEN_ZOOKEEPER and parse_options(
-        {**OPTIONS, "zookeeper_tls": "true"}
-    ).access == Access(Tls())
+    assert parse_options(OPTIONS).access == OPEN_ZOOKEEPER
+    assert parse_options({**OPTIONS, "zookeeper_tls": "true"}).access == Access(Tls())
 
 
 @pytest.mark.parametrize(

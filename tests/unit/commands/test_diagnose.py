@@ -180,28 +180,26 @@ def test_the_packages_and_versions_are_those_of_setup_cfg() -> None:
 def test_a_package_that_is_missing_or_of_another_version_is_named(
     monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
 ) -> None:
-    real = installed_version
-    monkeypatch.setattr(
-        doctor_machine,
-        "installed_version",
-        lambda name: version if name == "delta-spark" else real(name),
-    )
+    def installed(name: str) -> str | None:
+        return version if name == "delta-spark" else installed_version(name)
+
+    monkeypatch.setattr(doctor_machine, "installed_version", installed)
     (line,) = lines_of(doctor_machine.packages)
     assert (line.exit_code == 2) == bool(words)
     assert words in line.found
     assert not words or line.to_do == "Run `pip install 'delta-spark>=4.4.0,<4.4.1'`"
 
 
+OUR_VERSION = list(sys.version_info[:2])
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         ('print("[[3, 2], []]")', "is 3.2, the driver's is"),
-        (
-            f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], [\\"numba\\"]]")',
-            "lacks numba",
-        ),
+        (f"print('[{OUR_VERSION}, [\"numba\"]]')", "lacks numba"),
         ("sys.exit(3)", "does not run"),
-        (f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], []]")', ""),
+        (f'print("[{OUR_VERSION}, []]")', ""),
     ],
     ids=["another version", "a library is missing", "it fails", "it fits"],
 )
@@ -213,14 +211,16 @@ def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
     python.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
     (line,) = lines_of(doctor_machine.workers_python)
-    assert words in line.found
+    assert words in line.found and "PYSPARK_PYTHON" in line.found
     assert (line.exit_code, "PYSPARK_PYTHON" in line.to_do) == ((2, True) if words else (0, False))
-    assert "PYSPARK_PYTHON" in line.found
+
+
+def test_a_workers_python_elsewhere_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/not/here/python3")
+    (line,) = lines_of(doctor_machine.workers_python, spark={"spark.master": "spark://h:7077"})
+    assert line.verdict is Verdict.OK
     (line,) = lines_of(doctor_machine.workers_python)
     assert line.exit_code == 2
-    (line,) = lines_of(doctor_machine.workers_python, spark={"spark.master": "spark://h:7077"})
-    assert line.verdict is Verdict.OK, "one that is elsewhere is not judged"
 
 
 def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
@@ -240,10 +240,8 @@ def test_a_java_of_another_version_is_refused_and_its_place_is_named(
 ) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text(
-        "#!/bin/sh\necho '    java.home = /x' >&2; echo '    java.specification.version = "
-        "1.8' >&2\n"
-    )
+    properties = ("java.home = /x", "java.specification.version = 1.8")
+    java.write_text("#!/bin/sh\n" + "".join(f"echo '    {one}' >&2\n" for one in properties))
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")

@@ -71,8 +71,8 @@ def test_among_members_a_hole_without_a_name_is_wrong(
 def test_holes_outlive_their_plans_and_those_that_touch_are_one() -> None:
     ranges, held = (OffsetRange(A, 15, 20),), (ReadByOthers(A, 5, 15),)
     first = with_id(plain_plan(1, loaded_until={A: 20}, ranges=ranges, read_by_others=held))
-    held = (ReadByOthers(A, 3, 5), ReadByOthers(B, 0, 9))
-    second = with_id(plain_plan(2, loaded_until={A: 20, B: 9}, read_by_others=held))
+    more = (ReadByOthers(A, 3, 5), ReadByOthers(B, 0, 9))
+    second = with_id(plain_plan(2, loaded_until={A: 20, B: 9}, read_by_others=more))
     covered = fold(fold(LoadedIntervals(), first, applied_of(first)), second, applied_of(second))
     assert covered.read_by_others == (ReadByOthers(A, 3, 15), ReadByOthers(B, 0, 9))
     assert parse(LoadedIntervals, render(covered), path="") == covered

@@ -116,7 +116,10 @@ def test_a_preview_of_another_request_under_the_name_is_rejected(
 def test_requests_of_the_same_meaning_or_the_same_text_are_equal(
     one: tuple[str, ...], other: tuple[str, ...]
 ) -> None:
-    first, second = (parse_backfill_request(*words[:2], words[2:]) for words in (one, other))
+    first, second = (
+        parse_backfill_request(start, until, tuple(partitions))
+        for start, until, *partitions in (one, other)
+    )
     assert first.asked == second.asked
 
 

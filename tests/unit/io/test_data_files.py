@@ -140,7 +140,7 @@ def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(
 ) -> None:
     header, batches, first = [{"key": "a", "value": None}], list[pa.RecordBatch](), 0
     for each in has:
-        columns = {
+        columns: dict[str, Any] = {
             "key": [b"k" if one else None for one, _, _ in each],
             "headers": [header if one else None for _, one, _ in each],
             "partition": [int(one) for _, _, one in each],

@@ -87,7 +87,7 @@ def looked(report: Report, snapshot: Snapshot, state: PipelineState = FirstRun()
     report.stands(state, SETTINGS)
 
 
-def lag_of(report: Report) -> list[tuple[int, int]]:
+def lag_of(report: Report) -> list[tuple[Any, Any]]:
     return [(log["before"], log["after"]) for log in document_of(report)["lag"]]
 
 

@@ -398,7 +398,7 @@ def test_what_does_not_go_with_being_a_member_is_refused_by_name(keys: str, mess
     words = [word if word.startswith("source.") else f"group.{word}" for word in keys.split()]
     document = document_with("group", {"id": "etl-clicks", "mode": "join"})
     with pytest.raises(SettingsError, match=re.escape(message)) as caught:
-        parse_settings(changed(document, map(parse_change, words)), path=PLACE)
+        parse_settings(changed(document, [*map(parse_change, words)]), path=PLACE)
     assert (caught.value.where["key"], caught.value.exit_code) == ("group", 2)
 
 

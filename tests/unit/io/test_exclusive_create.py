@@ -1,5 +1,5 @@
 """The probe of a local mount: two hard links of one name. What stores answer is in
-tests/wire/test_stores_that_fail.py.
+tests/wire/test_stores_that_fail.py. The class for stores of S3: its jar is built from its source.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pytest
 from etl.errors import NoExclusiveCreate, TableUnreachable
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.table_shape import PROBE_PREFIX, open_table
+from etl.io.spark.log_store import jar_path
+from tests.log_store_build import JAR, classes, shipped
 
 Link = Callable[[Path, Path], object]
 
@@ -80,3 +82,11 @@ def test_the_variable_by_which_delta_rs_renames_over_commits_is_refused(
 def test_a_killed_probe_does_not_make_the_folder_foreign(tmp_path: Path) -> None:
     (tmp_path / f"{PROBE_PREFIX}0123" / "_delta_log").mkdir(parents=True)
     assert open_table(str(tmp_path)) is None
+
+
+def test_the_jar_has_the_classes_of_the_source_next_to_it() -> None:
+    assert shipped() == classes(), "python -m tests.log_store_build makes it anew"
+
+
+def test_the_jar_is_a_file_that_a_jvm_can_open() -> None:
+    assert jar_path() == JAR and Path(JAR).read_bytes().startswith(b"PK")

@@ -1,18 +1,25 @@
-"""Commands that change what a pipeline has stored: `--yes`, `--dry-run`, and a terminal."""
+"""Commands that change what a pipeline has stored: `--yes`, `--dry-run`, a terminal, the reason and
+arguments that name a version or a pipeline.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etl.cli.common_options import confirm
 from etl.commands import inherit_pipeline, operator_decisions, pipelines
-from etl.commands.operator_decisions import DecisionResult
-from etl.errors import Stopped
+from etl.commands import run as running
+from etl.commands.inherit_pipeline import _find_pipeline
+from etl.commands.operator_decisions import DecisionResult, _reject_another_version
+from etl.errors import SettingsError, Stopped
+from etl.model.snapshot import OtherPipeline
+from tests.builders import plain_settings
 from tests.command_result import Terminal, refused, run_etl
 
 REASON = ("--reason", "T-17")
@@ -123,3 +130,90 @@ def test_a_document_begins_with_the_command_and_the_pipeline() -> None:
     assert result.document["command"] == "table refresh-path"
     assert result.document["pipeline"] == "clicks"
     assert result.document["exit_name"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plans", "supersede", "CONF", "1"),
+        ("pipelines", "inherit", "CONF", "--predecessor", "g/p"),
+        ("table", "accept-changes", "CONF", "1"),
+        ("topics", "accept-changes", "CONF", "clicks"),
+        ("pipelines", "retire", "CONF"),
+        ("pipelines", "resume", "CONF"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("reason", ["", " "])
+def test_an_empty_reason_is_none(words: tuple[str, ...], reason: str) -> None:
+    refused(run_etl(*words, "--reason", reason, "--json"), 2, "The reason is empty")
+
+
+@pytest.mark.parametrize(("path", "message"), [("gs://lake/t", True), ("s3://lake/t", False)])
+def test_a_run_to_an_untested_store_logs_it(
+    path: str,
+    message: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def no_services(*_: object, **__: object) -> None:
+        raise SettingsError("there is no world in this test")
+
+    monkeypatch.setattr(running, "open_services", no_services)
+    with pytest.raises(SettingsError, match="no world"):
+        running.run(plain_settings(table={"path": path}, report={"path": str(tmp_path)}))
+    assert (
+        "table.path: gs:// is supported but not tested; etl verify says whether each row is there"
+        in caplog.text
+    ) is message
+
+
+PIPELINES = (
+    OtherPipeline("etl/one/group/clicks", 3),
+    OtherPipeline("etl/two/group/clicks", 4),
+    OtherPipeline("etl/one/group/orders", 5),
+)
+
+
+def test_another_version_is_rejected_under_the_name_of_the_argument() -> None:
+    with pytest.raises(SettingsError, match=r"There is no table \(pass `none`\)") as refused:
+        _reject_another_version("3", None)
+    assert refused.value.where == {"key": "UP_TO_VERSION"}
+    _reject_another_version("none", None)
+
+
+@pytest.mark.parametrize("name", ["orders", "group/orders", "one/group/orders"])
+def test_a_predecessor_is_found_by_as_much_of_its_name_as_is_unique(name: str) -> None:
+    assert _find_pipeline(name, PIPELINES) is PIPELINES[2]
+    assert _find_pipeline("two/group/clicks", PIPELINES) is PIPELINES[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "names"),
+    [
+        (
+            "group/clicks",
+            "Several pipelines group/clicks have loaded into the table",
+            "one/group/clicks, two/group/clicks",
+        ),
+        (
+            "visits",
+            "No pipeline visits has loaded into the table",
+            "one/group/clicks, one/group/orders, two/group/clicks",
+        ),
+    ],
+)
+def test_the_forms_of_a_predecessor_are_named(name: str, message: str, names: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        _find_pipeline(name, PIPELINES)
+    assert (refused.value.message, refused.value.where) == (message, {"key": "--predecessor"})
+    assert refused.value.action == (
+        f"Pass NAME, GROUP/NAME or CLUSTER/GROUP/NAME, as far as only one of these has it: {names}"
+    )
+
+
+def test_no_predecessor_is_offered_where_there_is_none() -> None:
+    with pytest.raises(SettingsError) as refused:
+        _find_pipeline("clicks", ())
+    assert refused.value.action == "Check table.path: no pipeline has loaded into the table"

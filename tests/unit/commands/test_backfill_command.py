@@ -147,12 +147,6 @@ def test_a_backfill_has_a_cap_and_reads_beside_active_members() -> None:
             settings_of_backfill(plain_settings(), name)
 
 
-def test_a_request_comes_back_as_it_was_written() -> None:
-    lost = replace(REQUESTED, lost={LOG: ((0, 3), (5, 6))})
-    for one in (REQUESTED, lost, replace(REQUESTED, intervals={}, incarnations={})):
-        assert parse(Backfill, render(one), path="p") == one
-
-
 @pytest.mark.parametrize("offsets", [[3, 3], [5, 3], [-1, 3]])
 def test_a_request_with_an_invalid_interval_is_rejected(offsets: list[int]) -> None:
     document = json.loads(zlib.decompress(render(REQUESTED)))

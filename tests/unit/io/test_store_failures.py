@@ -79,9 +79,11 @@ PASSING = [
 @pytest.mark.parametrize("text", REFUSED)
 def test_whom_a_store_refuses_need_not_try_again(text: str) -> None:
     reported = unreachable(OSError(text), S3, "read")
-    assert isinstance(reported, PermissionDenied)
-    assert reported.exit_code == 2
+    assert isinstance(reported, PermissionDenied) and reported.exit_code == 2
     assert "key-of-mine" not in str(reported)
+    by_spark = Exception(f"An error occurred while calling o1.save.\nCaused by: {text}")
+    by_a_writer = by_spark if text.startswith(("java", "org")) else OSError(text)
+    assert isinstance(translate(by_a_writer, S3), PermissionDenied)
 
 
 @pytest.mark.parametrize(("text", "key"), WRONG)
@@ -99,16 +101,6 @@ def test_what_may_pass_is_worth_another_run(text: str, words_said: str) -> None:
     assert reported.exit_code == 7
     assert words_said in reported.message
     assert "key-of-mine" not in str(reported)
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_an_error_of_a_writer_in_a_store_is_reported_the_same_way(text: str) -> None:
-    by_spark = Exception(
-        f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job "
-        f"aborted.\nCaused by: {text}"
-    )
-    raised = by_spark if text.startswith(("java", "org")) else OSError(text)
-    assert isinstance(translate(raised, S3), PermissionDenied)
 
 
 def test_on_a_local_path_a_permission_may_be_granted_until_the_next_run() -> None:

@@ -65,3 +65,10 @@ def refused(result: CommandResult, code: int, *words: str) -> None:
     for word in words:
         assert word in result.err, result.err
     assert result.document["exit_code"] == code
+
+
+class Terminal(io.StringIO):
+    """Standard input or output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True

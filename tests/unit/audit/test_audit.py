@@ -67,29 +67,10 @@ def test_a_table_with_every_expected_offset_once_is_right() -> None:
     assert found.expected_rows == found.found_rows == 40_000 - 30
 
 
-def test_missing_offsets_are_counted_and_the_first_are_named() -> None:
-    found = find(
-        Expected((applied(0, 100_000),)),
-        [o for o in range(100_000) if o not in (5, 33_000, 99_999)],
-    )
-    assert (found.missing, found.missing_first) == (3, (5, 33_000, 99_999))
-    assert found.short == (IncompleteInterval(0, 100_000, 3),)
-    assert not found.is_right
-
-
 def test_buckets_that_are_not_there_at_all_are_missing_offsets() -> None:
     found = find(Expected((applied(7, 200_000),)), range(65_536, 98_304))
     assert (found.missing, found.missing_first) == (200_000 - 7 - 32_768, (7, 8, 9, 10, 11))
-
-
-def test_doubled_rows_name_their_bucket() -> None:
-    found = find(Expected((applied(0, 70_000),)), [*range(70_000), 40_000, 40_000, 69_999])
-    assert (found.double_rows, found.double_places, found.missing) == (3, (1, 2), 0)
-
-
-def test_rows_in_a_gap_or_outside_all_intervals_are_unexpected() -> None:
-    found = find(Expected((applied(10, 20, (15, 17)),)), [*range(10, 20), 25, 1_000_000])
-    assert (found.unexpected, found.unexpected_first) == (4, (15, 16, 25, 1_000_000))
+    assert not found.is_right
 
 
 def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
@@ -97,12 +78,10 @@ def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
     assert find(expected, [*range(49_000), *range(60_000, 60_004)]).is_right
     found = find(expected, [*range(48_998), *range(60_000, 60_005)])
     assert found.unequal == (Unequal(0, 50_000, 49_000, 48_998), Unequal(60_000, 60_010, 4, 5))
-    assert (found.missing, found.missing_first, found.unexpected, found.short) == (
-        2,
-        (),
-        1,
-        (IncompleteInterval(0, 50_000, 2),),
-    )
+    assert found.missing == 2
+    assert found.missing_first == ()
+    assert found.unexpected == 1
+    assert found.short == (IncompleteInterval(0, 50_000, 2),)
 
 
 def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
@@ -110,10 +89,6 @@ def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
     expected = Expected(((OffsetRange(LOG, 0, 10), receipt),))
     assert find(expected, [0, 2, 4, 5, 6, 9]).is_right
     assert find(expected, [0, 2, 4, 5, 6]).unequal == (Unequal(0, 10, 6, 5),)
-
-
-def test_a_range_that_is_already_in_the_coverage_counts_once() -> None:
-    assert find(Expected((applied(5, 10),), (Interval(0, 10, 10),)), range(10)).is_right
 
 
 def test_two_plans_with_the_same_offsets_are_refused() -> None:
@@ -148,12 +123,10 @@ def test_an_uncounted_range_may_have_any_of_its_rows_and_its_missing_rows_cannot
 ):
     expected = Expected(((OffsetRange(LOG, 10, 40_000), NOT_COUNTED), applied(40_000, 40_010)))
     found = find(expected, [*range(10, 39_000), *range(40_000, 40_010)])
-    assert (found.unproven, found.missing, found.unexpected, found.is_right) == (
-        (IncompleteInterval(10, 40_000, 1000),),
-        0,
-        0,
-        False,
-    )
+    assert found.unproven == (IncompleteInterval(10, 40_000, 1000),)
+    assert found.missing == 0
+    assert found.unexpected == 0
+    assert found.is_right is False
     assert found.expected_rows == found.found_rows
     assert find(expected, range(10, 40_010)).is_right
     assert (
@@ -248,10 +221,8 @@ def test_the_findings_are_what_comparing_offset_by_offset_gives(
         )
     }
     assert list(found.missing_first) == sorted(wanted - set(offsets))[:5]
-    assert (found.unexpected, list(found.unexpected_first)) == (
-        len(set(offsets) - wanted),
-        sorted(set(offsets) - wanted)[:5],
-    )
+    assert found.unexpected == len(set(offsets) - wanted)
+    assert list(found.unexpected_first) == sorted(set(offsets) - wanted)[:5]
     assert found.double_rows == sum(n - 1 for n in counted.values())
     assert set(found.double_places) == {o // BUCKET_OFFSETS for o, n in counted.items() if n > 1}
     assert (found.expected_rows, found.found_rows) == (len(wanted), len(offsets))

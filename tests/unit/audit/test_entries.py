@@ -101,22 +101,10 @@ def test_messages_that_are_missing_are_counted_and_named_where_an_entry_has_a_ho
     gone: Message, first: tuple[int, ...]
 ) -> None:
     found = find(EXPECTED, [message for message in WHOLE if message != gone])
-    assert (found.missing, found.missing_first, found.short) == (
-        1,
-        first,
-        (IncompleteInterval(0, 100, 1),),
-    )
+    assert found.missing == 1
+    assert found.missing_first == first
+    assert found.short == (IncompleteInterval(0, 100, 1),)
     assert found.unequal == (Unequal(0, 100, 4, 3),) and not found.entries_with_holes
-
-
-def test_a_message_that_is_there_twice_is_double_and_its_entry_is_named() -> None:
-    found = find(EXPECTED, [*WHOLE, (131, 1), (131, 1), (0, 0)])
-    assert (found.double_rows, found.double_places, found.missing, found.unexpected) == (
-        3,
-        (0, 131),
-        0,
-        0,
-    )
 
 
 def test_messages_outside_of_all_ranges_or_surplus_inside_one_are_unexpected() -> None:
@@ -124,24 +112,23 @@ def test_messages_outside_of_all_ranges_or_surplus_inside_one_are_unexpected() -
     assert (outside.unexpected, outside.unexpected_first) == (2, (150,))
     inside = find(EXPECTED, [*WHOLE, (140, 0)])
     assert (inside.unexpected, inside.unexpected_first, inside.missing) == (1, (), 0)
+    other = AuditedLog(BrokerPartition("clicks", 0, 2))
+    there = EntryInterval(0, 5, 4, 70, first_double=70)
+    stray, absent = audit_entries({AUDITED: EXPECTED}, [(other, there)])
+    assert (stray.audited, stray.unexpected, stray.unexpected_first) == (other, 4, (70,))
+    assert (stray.double_rows, absent.audited, absent.missing) == (1, AUDITED, 7)
 
 
 def test_an_entry_with_other_message_numbers_is_found_though_the_count_matches() -> None:
     shifted = [(entry, index + 1) if entry == 40 else (entry, index) for entry, index in WHOLE]
     found = find(EXPECTED, shifted)
-    assert (
-        found.missing,
-        found.entries_with_holes,
-        found.entries_with_holes_first,
-        found.is_right,
-    ) == (0, 1, (40,), False)
-    assert not LogProof(found).is_right
+    assert found.missing == 0
+    assert found.entries_with_holes == 1
+    assert found.entries_with_holes_first == (40,)
+    assert not found.is_right and not LogProof(found).is_right
     proof = Proof((LogProof(found),), (), 3, ())
-    assert (
-        "1 entries with the right number of messages, but without consecutive message indexes from 0"
-        in proof.first_finding
-        and "(first: 40)" in proof.first_finding
-    )
+    message = "1 entries with the right number of messages, but without consecutive message indexes from 0"
+    assert message in proof.first_finding and "(first: 40)" in proof.first_finding
 
 
 def test_abandoned_offsets_may_have_rows_or_not() -> None:
@@ -154,24 +141,17 @@ def test_abandoned_offsets_may_have_rows_or_not() -> None:
 def test_an_uncounted_range_and_one_counted_after_a_transform_cannot_be_proven() -> None:
     counted = RangeResult(rows=3, gaps_complete=False, behind_transform=True)
     found = find(Expected((applied(0, 100, None), (OffsetRange(LOG, 100, 150), counted))), WHOLE)
-    assert (
-        found.unproven == (IncompleteInterval(0, 100, 100), IncompleteInterval(100, 150, 50))
-        and not found.missing
-    )
-    doubt = doubt_of(
-        found.unproven, {(0, 100): 4, (100, 150): 5}, pruned=0, accepted=0, is_physical=True
-    )
+    both = (IncompleteInterval(0, 100, 100), IncompleteInterval(100, 150, 50))
+    assert found.unproven == both and not found.missing
+    plans = {(0, 100): 4, (100, 150): 5}
+    doubt = doubt_of(found.unproven, plans, pruned=0, accepted=0, is_physical=True)
     assert doubt.summary.startswith(
         "the messages of 150 bytes cannot be proven (first between 0 and 100; plans 4, 5): "
     )
-    assert (
-        not LogProof(found, doubt=doubt).is_right
-        and LogProof(found, doubt=replace(doubt, allowed=True)).is_right
-    )
-    without = RangeResult(rows=3, gaps_complete=False)
-    assert find(
-        Expected((applied(0, 100, 4), (OffsetRange(LOG, 100, 150), without))), WHOLE
-    ).is_right
+    assert not LogProof(found, doubt=doubt).is_right
+    assert LogProof(found, doubt=replace(doubt, allowed=True)).is_right
+    without = OffsetRange(LOG, 100, 150), RangeResult(rows=3, gaps_complete=False)
+    assert find(Expected((applied(0, 100, 4), without)), WHOLE).is_right
 
 
 def test_of_a_physical_log_no_offset_has_an_unknown_reason_and_losses_are_reported_in_bytes() -> (
@@ -187,38 +167,19 @@ def test_of_a_physical_log_no_offset_has_an_unknown_reason_and_losses_are_report
 
 def test_a_double_is_named_by_its_entry_and_its_index() -> None:
     found = find(EXPECTED, [*WHOLE, (131, 1)])
+    assert (found.double_rows, found.double_places) == (1, (131,))
     proof = Proof((LogProof(found),), ((AUDITED, (131, 1), 2),), 3, ())
-    assert (
-        proof.first_finding
-        == "topic clicks, partition 0, broker_id 1: 1 double (first: 131 message 1)"
-    )
+    place = "topic clicks, partition 0, broker_id 1"
+    assert proof.first_finding == f"{place}: 1 double (first: 131 message 1)"
     [reported] = proof.as_json()["logs"]
-    assert (
-        reported["partition"],
-        reported["broker_id"],
-        reported["double_first"],
-        reported["entries_with_holes"],
-    ) == (0, 1, [[131, 1, 2]], 0)
+    names = ("partition", "broker_id", "double_first", "entries_with_holes")
+    assert [reported[name] for name in names] == [0, 1, [[131, 1, 2]], 0]
 
 
 def test_two_plans_of_the_same_bytes_are_refused() -> None:
     with pytest.raises(LedgersDisagree, match="the same offsets") as refused:
         edges_of(AUDITED, Expected((applied(0, 100, 4), applied(99, 150, 3))))
     assert refused.value.where["broker_id"] == 1
-
-
-def test_expected_logs_without_rows_come_last_and_logs_without_expectation_are_unexpected() -> None:
-    other = AuditedLog(BrokerPartition("clicks", 0, 2))
-    found = list(
-        audit_entries({AUDITED: EXPECTED}, [(other, EntryInterval(0, 5, 4, 70, first_double=70))])
-    )
-    assert [one.audited for one in found] == [other, AUDITED]
-    assert (
-        found[0].unexpected,
-        found[0].unexpected_first,
-        found[0].double_rows,
-        found[1].missing,
-    ) == (4, (70,), 1, 7)
 
 
 ENTRIES = st.dictionaries(
@@ -242,11 +203,9 @@ def test_the_result_equals_that_of_counting_by_hand(
     messages = [(entry, index) for entry, indices in entries.items() for index in indices]
     found, there = find(expected, messages), set(messages)
     inside = [sum(start <= entry < until for entry, _ in there) for start, until in ranges]
-    assert (found.expected_rows, found.found_rows, found.double_rows) == (
-        sum(rows),
-        len(messages),
-        len(messages) - len(there),
-    )
+    assert found.expected_rows == sum(rows)
+    assert found.found_rows == len(messages)
+    assert found.double_rows == len(messages) - len(there)
     assert found.missing == sum(
         max(0, want - have) for want, have in zip(rows, inside, strict=True)
     )

@@ -39,11 +39,11 @@ def test_reasons_are_summed_over_results_and_intervals_and_unknown_after_a_recou
     losses = (Loss(LOG, 140, 150, LossReason.MOVED), Loss(LOG, 130, 140, LossReason.EXPIRED))
     gaps = gaps_of(expected, losses)
     assert gaps == Gaps(5, 5, 6, unexplained=6, losses=losses[::-1])
-    assert (
-        gaps.summary
-        == "5 control, 5 aborted, 6 compacted, 6 of unknown reason, 20 lost (2 intervals from 130)"
-    )
+    known = "5 control, 5 aborted, 6 compacted, 6 of unknown reason"
+    assert gaps.summary == f"{known}, 20 lost (2 intervals from 130)"
     assert gaps_of(Expected(), losses[1:]).summary == "10 lost (130 to 140, expired)"
+    whole = Expected(((OffsetRange(LOG, 0, 10), RangeResult(10, 900)),))
+    assert gaps_of(whole, ()).summary == ""
 
 
 def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
@@ -51,10 +51,6 @@ def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
     expected = Expected(((OffsetRange(LOG, 0, 10), receipt),), (Interval(0, 20, 16, 4, 0, 0),))
     assert gaps_of(expected, ()) == Gaps(control_records=4)
     assert gaps_of(expected, ()).summary == "4 control"
-
-
-def test_with_a_row_for_every_offset_there_is_no_explanation() -> None:
-    assert gaps_of(Expected(((OffsetRange(LOG, 0, 10), RangeResult(10, 900)),)), ()).summary == ""
 
 
 def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) -> Origin:
@@ -125,7 +121,8 @@ def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accep
         IncompleteInterval(10, 30, 2),
         IncompleteInterval(90, 95, 1),
     )
-    doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
+    plans = {(10, 30): 7, (90, 95): 9}
+    doubt = doubt_of(unproven, plans, pruned=3, accepted=8)
     assert doubt == UnprovenOffsets(7, (3, 7, 9), (0, 10), allowed=False)
     assert doubt.summary.startswith(
         "7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): "
@@ -134,15 +131,11 @@ def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accep
         "both leave no receipt"
     )
     findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
+    accepted = doubt_of(unproven, plans, pruned=3, accepted=9)
     assert not LogProof(findings, doubt=doubt).is_right
-    assert LogProof(
-        findings, doubt=doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=9)
-    ).is_right
-
-
-def test_without_a_doubt_there_is_no_explanation() -> None:
-    doubt = doubt_of((), {(0, 10): 7}, pruned=3, accepted=0)
-    assert (doubt, doubt.summary, doubt.allowed) == (UnprovenOffsets(), "", True)
+    assert LogProof(findings, doubt=accepted).is_right
+    none = doubt_of((), plans, pruned=3, accepted=0)
+    assert (none, none.summary, none.allowed) == (UnprovenOffsets(), "", True)
 
 
 def test_the_origin_of_a_range_compares_planned_and_committed_offsets() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from etl.audit.compare_rows import AuditedLog, Expected, more_than_before, rows_before_of
-from etl.ledger.documents import parse, render
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore
-from etl.model.snapshot import Acknowledgement, Interval, Table
+from etl.model.snapshot import Interval, Table
 from etl.report.verify import Proof
 from tests.builders import changed, plain_plan
 
@@ -51,18 +50,6 @@ def test_as_many_rows_as_there_were_or_fewer_are_right_and_more_are_not() -> Non
     assert (
         right.is_right and right.found_rows == 140 and right.as_json()["rows_before_plan_1"] == 140
     )
-    assert (
-        not wrong.is_right
-        and "topic clicks, partition 0: 2 rows of offsets from before plan 1" in wrong.first_finding
-    )
+    assert not wrong.is_right
+    assert "topic clicks, partition 0: 2 rows of offsets from before plan 1" in wrong.first_finding
     assert "DESCRIBE HISTORY" in wrong.action
-
-
-def test_a_decision_keeps_the_topics_with_rows_of_another_log_and_an_older_one_names_none() -> None:
-    acknowledgement = Acknowledgement(
-        "t", 3, 0, "of another cluster", 1, rows_of=("clicks", "views")
-    )
-    assert parse(Acknowledgement, render(acknowledgement), path="/a") == acknowledgement
-    older = replace(acknowledgement, rows_of=())
-    assert b"rows_of" not in render(older)
-    assert parse(Acknowledgement, render(older), path="/a") == older

@@ -1,8 +1,11 @@
-"""The commands as typer has them: what each of them takes that takes a conf."""
+"""The commands as typer has them: what each takes that takes a conf, positions, and what the options
+of `etl records show` request.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,14 @@ import typer
 import etl.cli
 from etl.cli import main
 from etl.cli.app import app
+from etl.cli.operator_commands import parse_position
+from etl.commands import peek
+from etl.commands.peek import PeekRequest
+from etl.errors import SettingsError, Stopped
+from etl.settings.choices import StartAt
+from etl.settings.source import BeforeEnd, Timestamp
+from tests.builders import conf_in
+from tests.command_result import refused, run_etl
 
 
 def commands(found: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -81,3 +92,63 @@ def test_an_invalid_argument_is_named(
 ) -> None:
     assert main(words) == 2
     assert named in capsys.readouterr().err
+
+
+def test_a_position_counts_back_from_now_or_from_the_end_or_is_absolute() -> None:
+    assert parse_position("-10000", "--to") == BeforeEnd(10000)
+    assert parse_position("1200", "--to") == 1200
+    assert parse_position("latest", "--to") is StartAt.LATEST
+    before = time.time() * 1000 - 3_600_000
+    found = parse_position("-1h", "--to")
+    assert isinstance(found, Timestamp) and before - 1 <= found.ms <= time.time() * 1000 - 3_600_000
+
+
+@pytest.mark.parametrize(
+    "text", ["-1y", "-", "- 5", "-5x", "since-last-success", "2026-01-31T00:00:00"]
+)
+def test_an_invalid_position_is_rejected_by_the_options_name(text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_position(text, "--to")
+    assert refused.value.exit_code == 2
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[PeekRequest]:
+    """The requests of commands, none of which is carried out."""
+    made: list[PeekRequest] = []
+
+    def open_peek(settings: Any, request: PeekRequest) -> Any:
+        made.append(request)
+        raise Stopped("not opened")
+
+    monkeypatch.setattr(peek, "open_peek", open_peek)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "request_of_it"),
+    [
+        ((), PeekRequest("clicks:0", StartAt.EARLIEST, 10, False, 10.0)),
+        (("--timeout", "0s"), PeekRequest("clicks:0", StartAt.EARLIEST, 10, False, 0.0)),
+        (("--timeout", "500ms", "--from", "7"), PeekRequest("clicks:0", 7, 10, False, 0.5)),
+        (("--last", "3"), PeekRequest("clicks:0", BeforeEnd(3), 3, False, 10.0)),
+        (("--last", "3", "-n", "2"), PeekRequest("clicks:0", BeforeEnd(3), 2, False, 10.0)),
+        (("--follow",), PeekRequest("clicks:0", StartAt.EARLIEST, None, True, None)),
+    ],
+)
+def test_options_are_a_request(
+    words: tuple[str, ...], request_of_it: PeekRequest, requests: list[PeekRequest], tmp_path: Path
+) -> None:
+    run_etl("records", "show", str(conf_in(tmp_path, 1)), "-p", "clicks:0", *words)
+    assert requests == [request_of_it]
+
+
+def test_two_options_that_set_the_start_are_refused(
+    requests: list[PeekRequest], tmp_path: Path
+) -> None:
+    conf = str(conf_in(tmp_path, 1))
+    result = run_etl(
+        "records", "show", conf, "-p", "clicks:0", "--from", "7", "--last", "3", "--json"
+    )
+    refused(result, 2, "--from and --last both set the start")
+    assert not requests

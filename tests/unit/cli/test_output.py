@@ -1,11 +1,10 @@
-"""Output or a report that cannot be written: the command reports it, and its work still counts as
-done.
+"""Output that cannot be written: the command reports it, and its work still counts as done. The
+document of a command in a file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import json
 import subprocess
@@ -18,10 +17,8 @@ import pytest
 from etl.cli import app, main
 from etl.cli.common_options import output_session, print_note, show
 from etl.commands import pipelines
-from etl.errors import SettingsError, TableUnreachable
-from etl.io.report_files import kept_in
-from etl.report.run_progress import Outcome
-from etl.report.run_report import Report
+from etl.decide.run_requests import DOCUMENT_FILE
+from etl.errors import SettingsError
 from tests.builders import plain_settings
 
 ETL = [sys.executable, "-m", "etl"]
@@ -61,11 +58,7 @@ def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> 
     ],
 )
 def test_a_prompt_without_an_answer_fails_and_completed_work_stays(
-    error: OSError,
-    is_done: bool,
-    code: int,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    error: OSError, is_done: bool, code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, result = ended(error, monkeypatch, is_done=is_done)
     assert found == code
@@ -91,72 +84,9 @@ def test_an_error_is_reported_and_has_its_code_if_its_document_cannot_be_written
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert (
-        ran.returncode == 2
-        and b"The conf file does not exist" in ran.stderr
-        and b"Traceback" not in ran.stderr
-    )
-
-
-# -- a run's report
-# --------------------------------------------------------------------------------------------------
-
-
-def report() -> Report:
-    return Report("20260101T000000-abcdef", "clicks", "group", "clicks", 0)
-
-
-def test_a_report_that_cannot_be_written_at_the_end_is_an_outcome_and_the_run_is_done(
-    tmp_path: Path,
-) -> None:
-    run, folder = report(), tmp_path / "reports"
-    with kept_in(str(folder), run, keep=10):
-        _in_the_way(folder)
-    assert [outcome for outcome, _ in run.outcomes] == [Outcome.REPORT_NOT_WRITTEN]
-
-
-def test_a_report_that_cannot_be_written_hides_no_error_of_the_run(tmp_path: Path) -> None:
-    with pytest.raises(TableUnreachable), kept_in(str(tmp_path / "reports"), report(), keep=10):
-        _in_the_way(tmp_path / "reports")
-        raise TableUnreachable("gone")
-
-
-def test_of_a_report_that_cannot_be_written_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    run, folder = report(), tmp_path / "reports"
-    with kept_in(str(folder), run, keep=10):
-        (before,) = folder.iterdir()
-        monkeypatch.setattr(Path, "replace", is_full)
-    assert [outcome for outcome, _ in run.outcomes] == [Outcome.REPORT_NOT_WRITTEN]
-    assert list(folder.iterdir()) == [before]
-
-
-def test_after_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:
-    ahead = tmp_path / "group+clicks-20990101T000000-abcdef.json"
-    ahead.touch()
-    with kept_in(str(tmp_path), report(), keep=1):
-        pass
-    assert sorted(tmp_path.iterdir()) == [
-        *(tmp_path / f"group+clicks-20260101T000000-abcdef.{end}" for end in ("html", "json")),
-        ahead,
-    ]
-
-
-def test_a_folder_that_takes_no_report_stops_a_run_before_it_begins(tmp_path: Path) -> None:
-    (tmp_path / "reports").touch()
-    with pytest.raises(SettingsError), kept_in(str(tmp_path / "reports"), report(), keep=10):
-        pytest.fail("it began")
-
-
-def _in_the_way(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
-    folder.touch()
+    assert ran.returncode == 2
+    assert b"The conf file does not exist" in ran.stderr
+    assert b"Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
@@ -166,9 +96,7 @@ def test_an_invalid_pipeline_name_is_rejected_before_any_request_to_zookeeper(na
             command(plain_settings(), name, "r")
 
 
-def test_lines_are_json_again_after_a_nested_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_are_json_again_after_a_nested_command(capsys: pytest.CaptureFixture[str]) -> None:
     with output_session(json_lines=True):
         for _ in range(2):
             with output_session(json_lines=True):
@@ -180,9 +108,7 @@ def test_lines_are_json_again_after_a_nested_command(
 
 @pytest.mark.parametrize("code", [0, None, 3])
 def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
-    code: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ends(**_: object) -> None:
         sys.exit(code)
@@ -193,8 +119,7 @@ def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
 
 
 def test_what_another_thread_prints_is_not_the_commands_document(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def printing(**_: object) -> None:
         second = threading.Thread(target=lambda: print("TOKEN IS x"))
@@ -206,3 +131,30 @@ def test_what_another_thread_prints_is_not_the_commands_document(
     assert main(["run", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == {"a": 1} and "TOKEN IS x" in err
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "document.json"
+    monkeypatch.setenv(DOCUMENT_FILE, str(path))
+    return path
+
+
+def test_the_printed_json_document_is_written_to_the_file_too_and_nothing_else(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "no/such.yaml", "--json"]) == 2
+    assert json.loads(kept.read_text()) == json.loads(capsys.readouterr().out)
+    assert [path.name for path in kept.parent.iterdir()] == ["document.json"]
+    kept.unlink()
+    assert main(["run", "no/such.yaml"]) == 2 and not kept.exists()
+
+
+def test_an_unwritable_file_is_reported_and_changes_nothing_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(DOCUMENT_FILE, str(tmp_path / "no" / "such.json"))
+    assert main(["run", "no/such.yaml", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["exit_code"] == 2
+    assert "cannot be written:" in printed.err and DOCUMENT_FILE in printed.err

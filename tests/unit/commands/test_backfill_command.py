@@ -13,17 +13,13 @@ from typing import Any
 import pytest
 
 from etl.cli import main
-from etl.commands.backfill import (
-    BackfillPreview,
-    pace_of,
-    parse_backfill_request,
-    preview_backfill,
-)
+from etl.commands import backfill
+from etl.commands.backfill import BackfillPreview, pace_of, parse_backfill_request, preview_backfill
 from etl.decide.backfill import BackfillRequest
 from etl.errors import LedgersDisagree, RecordTooLarge, SettingsError
 from etl.ledger.documents import parse, render
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import OffsetRange
+from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Backfill, Pause
 from etl.reader.options import with_pipeline_advice
 from etl.report.run_progress import Doing, ReadSoFar, Verb
@@ -32,10 +28,12 @@ from etl.run.backfill import Beginning, action_for_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OnActiveMembers
 from etl.settings.load import settings_of_backfill
 from tests.builders import plain_plan, plain_settings, with_facts
+from tests.command_result import Terminal
 from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld
 
 LATEST = settings_of(starting_offsets="latest")
+NEW = "backfills run conf/clicks.yaml old --from 0 --until 3".split()
 LOG = BrokerPartition("clicks", 0)
 REQUESTED = Backfill(
     "old",
@@ -54,60 +52,49 @@ def preview() -> BackfillPreview:
 
 
 def beginning_of(world: FakeWorld, request: BackfillRequest) -> Beginning:
-    from etl.commands.backfill import _beginning
-
-    return _beginning(world, settings_of_backfill(LATEST, "old"), "old", request)
+    return backfill._beginning(world, settings_of_backfill(LATEST, "old"), "old", request)
 
 
 def test_a_dry_run_lists_paused_offsets_and_offsets_that_other_members_read() -> None:
     found = preview()
-    paused = with_facts(
-        found.beginning.snapshot, pauses=(Pause("clicks", None, "broken", "kim@h", 5),)
-    )
+    pause = Pause("clicks", None, "broken", "kim@h", 5)
+    paused = with_facts(found.beginning.snapshot, pauses=(pause,))
     beginning = replace(found.beginning, read_by_others=2, snapshot=paused)
     read, first, second = replace(found, beginning=beginning).notes
-    assert (
-        read
-        == "2 offsets of these were read by other members of the group; the table gets them, too"
-    )
+    others = "2 offsets of these were read by other members of the group"
+    assert read == f"{others}; the table gets them, too"
     assert first.startswith(
         "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken."
-    ) and second.startswith("clicks 1 ")
+    )
+    assert second.startswith("clicks 1 ")
+    world = FakeWorld(outside_of(5, 3, 4), LATEST)
+    with pytest.raises(SettingsError, match="This pipeline has loaded nothing yet,") as refused:
+        beginning_of(world, parse_backfill_request("0", "3", ()))
+    assert refused.value.action.endswith("and run `etl run CONF`")
 
 
 def test_a_dry_run_reports_the_offsets_and_the_number_of_plans() -> None:
     found = preview()
-    assert (
-        found.summary
-        == "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
-    )
+    summary = "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
+    assert found.summary == summary
     assert found.as_json() == {
-        "message": found.summary,
+        "message": summary,
         "notes": [],
         "name": "old",
         "request": "from 0 until 3 of clicks:0, clicks:1",
         "offsets": 6,
         "estimated_bytes": 600,
         "estimated_plans": 3,
-        "loads": [
-            {"topic": "clicks", "partition": 0, "from": 0, "until": 3},
-            {"topic": "clicks", "partition": 1, "from": 0, "until": 3},
-        ],
+        "loads": [{**log.place, "from": 0, "until": 3} for log in LOGS[:2]],
     }
-
-
-def test_the_number_of_plans_goes_by_both_limits() -> None:
-    by_bytes = preview()
-    assert replace(by_bytes, plan_records=2).plans == 3
-    assert replace(by_bytes, plan_records=1).plans == 6, "six offsets, one in each plan"
-    assert replace(by_bytes, plan_bytes=None).plans == 1
+    assert replace(found, plan_records=2).plans == 3
+    assert replace(found, plan_records=1).plans == 6, "six offsets, one in each plan"
+    assert replace(found, plan_bytes=None).plans == 1
 
 
 def test_a_preview_of_another_request_under_the_name_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from etl.commands import backfill
-
     services = SimpleNamespace(read_backfill=lambda _: REQUESTED)
     monkeypatch.setattr(backfill, "open_services", lambda *_, **__: nullcontext(services))
     with pytest.raises(
@@ -123,33 +110,29 @@ def test_a_preview_of_another_request_under_the_name_is_rejected(
     [
         (("2026-01-31T00:00:00Z", "9"), ("2026-01-31T01:00:00+01:00", "9")),
         (("-1h", "9"), ("-1h", "9")),
+        (("0", "9", "clicks:1", "clicks:0"), ("0", "9", "clicks:0", "clicks:1", "clicks:0")),
     ],
 )
-def test_bounds_of_the_same_meaning_or_the_same_text_are_equal(
-    one: tuple[str, str], other: tuple[str, str]
+def test_requests_of_the_same_meaning_or_the_same_text_are_equal(
+    one: tuple[str, ...], other: tuple[str, ...]
 ) -> None:
-    assert parse_backfill_request(*one, ()).asked == parse_backfill_request(*other, ()).asked
-
-
-def test_partitions_are_equal_in_any_order_and_with_repetitions() -> None:
-    one, other = (
-        parse_backfill_request("0", "9", tuple(f"clicks:{number}" for number in value))
-        for value in ("1 0 10".split(), "10 0 1 0".split())
+    first, second = (
+        parse_backfill_request(start, until, tuple(partitions))
+        for start, until, *partitions in (one, other)
     )
-    assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
+    assert first.asked == second.asked
 
 
 def test_the_text_of_a_request_contains_partitions_and_exclusions() -> None:
-    found = parse_backfill_request("0", "9", ("clicks:1",), only_retained=True, only_missing=True)
-    assert found.asked == "from 0 until 9 of clicks:1, only what is missing and what is retained"
+    named = ("clicks:10", "clicks:1")
+    found = parse_backfill_request("0", "9", named, only_retained=True, only_missing=True)
+    exclusions = "only what is missing and what is retained"
+    assert found.asked == f"from 0 until 9 of clicks:1, clicks:10, {exclusions}"
     assert (found.covers(BrokerPartition("clicks", 1)), found.covers(LOG)) == (True, False)
     assert parse_backfill_request("0", "9", ()).covers(LOG)
-
-
-@pytest.mark.parametrize("partition", ["clicks:", "clicks:01", "cl/icks"])
-def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(partition: str) -> None:
-    with pytest.raises(SettingsError):
-        parse_backfill_request("0", "9", (partition,))
+    for partition in ("clicks:", "clicks:01", "cl/icks"):
+        with pytest.raises(SettingsError):
+            parse_backfill_request("0", "9", (partition,))
 
 
 def test_a_backfill_has_a_cap_and_reads_beside_active_members() -> None:
@@ -164,12 +147,6 @@ def test_a_backfill_has_a_cap_and_reads_beside_active_members() -> None:
             settings_of_backfill(plain_settings(), name)
 
 
-def test_a_request_comes_back_as_it_was_written() -> None:
-    lost = replace(REQUESTED, lost={LOG: ((0, 3), (5, 6))})
-    for one in (REQUESTED, lost, replace(REQUESTED, intervals={}, incarnations={})):
-        assert parse(Backfill, render(one), path="p") == one
-
-
 @pytest.mark.parametrize("offsets", [[3, 3], [5, 3], [-1, 3]])
 def test_a_request_with_an_invalid_interval_is_rejected(offsets: list[int]) -> None:
     document = json.loads(zlib.decompress(render(REQUESTED)))
@@ -178,13 +155,9 @@ def test_a_request_with_an_invalid_interval_is_rejected(offsets: list[int]) -> N
         parse(Backfill, zlib.compress(json.dumps(document).encode()), path="p")
 
 
-def part(number: int, start: int, until: int, at_ms: int) -> Any:
-    return plain_plan(
-        number,
-        loaded_until={LOG: until, BrokerPartition("clicks", 1): 9},
-        ranges=(OffsetRange(LOG, start, until),),
-        created_at_ms=at_ms,
-    )
+def part(number: int, start: int, until: int, at_ms: int) -> Plan:
+    ranges = (OffsetRange(LOG, start, until),)
+    return plain_plan(number, loaded_until={LOG: until}, ranges=ranges, created_at_ms=at_ms)
 
 
 def test_the_pace_is_computed_from_the_last_plans() -> None:
@@ -221,18 +194,13 @@ def test_what_stops_a_backfill_names_a_command_that_leads_out(action: str, expec
 
 
 def test_the_remedy_for_a_large_record_stays_in_the_action_of_a_backfill() -> None:
-    checks = (
-        "Check its producer. max_record_bytes can be raised if Spark has ten times as much memory "
-        "for each core that reads"
-    )
-    error = with_pipeline_advice(
-        RecordTooLarge("A record has more than 9 bytes", action=checks, offset=7)
-    )
+    checks = "Check its producer. max_record_bytes can be raised if Spark has the memory"
+    large = RecordTooLarge("A record has more than 9 bytes", action=checks, offset=7)
+    error = with_pipeline_advice(large)
     assert error.action == f"{checks}. Or see `etl plans supersede --help`"
-    assert action_for_backfill(error.action, "old") == (
-        f"{checks}. Or delete the backfill with `etl backfills delete CONF old --reason ...`: it "
-        "keeps what it loaded"
-    )
+    delete = "`etl backfills delete CONF old --reason ...`: it keeps what it loaded"
+    deletion = f"{checks}. Or delete the backfill with {delete}"
+    assert action_for_backfill(error.action, "old") == deletion
 
 
 def ran_by(did: list[str]) -> Any:
@@ -243,13 +211,6 @@ def ran_by(did: list[str]) -> Any:
         return new_report()
 
     return ran
-
-
-class Terminal(io.StringIO):
-    """Standard input and output are a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(
@@ -270,70 +231,32 @@ def test_on_a_terminal_it_shows_the_offsets_to_load_and_asks_for_confirmation(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from etl.commands import backfill
-
     did, out = list[str](), Terminal()
     monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
     monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     with capsys.disabled():
         monkeypatch.setattr("sys.stdout", out)
-        assert (
-            main(
-                [
-                    "backfills",
-                    "run",
-                    "conf/clicks.yaml",
-                    "old",
-                    "--from",
-                    "0",
-                    "--until",
-                    "3",
-                    *words,
-                ]
-            )
-            == code
-        )
+        assert main([*NEW, *words]) == code
     assert len(did) == done
     assert ("Backfill old loads 6 offsets" in out.getvalue()) is (words != ("--yes",))
 
 
-def test_a_new_backfill_needs_yes_where_there_is_no_terminal(
+def test_a_new_backfill_needs_yes_where_there_is_no_terminal_and_one_that_was_begun_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from etl.commands import backfill
-
     did = list[str]()
     monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
     monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    new = ["backfills", "run", "conf/clicks.yaml", "old", "--from", "0", "--until", "3"]
-    assert main([*new, "--json"]) == 2 and not did
+    assert main([*NEW, "--json"]) == 2 and not did
     assert json.loads(capsys.readouterr().out)["message"] == (
         "A new backfill needs a confirmation, and there is no terminal for one. It would do: "
         "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     )
-    assert main([*new, "--yes", "--json"]) == 0
-    assert main(["backfills", "run", "conf/clicks.yaml", "old"]) == 0
-    assert did == ["old", "old"]
-
-
-def test_a_backfill_that_was_begun_continues_without_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from etl.commands import backfill
-
-    did = list[str]()
+    assert main([*NEW, "--yes", "--json"]) == 0
+    assert main(NEW[:4]) == 0
     monkeypatch.setattr(backfill, "preview_backfill", lambda *_: None)
     monkeypatch.setattr(backfill, "show_backfill", lambda *_: {})
-    monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    words = ["backfills", "run", "conf/clicks.yaml", "old", "--from", "0", "--until", "3"]
-    assert main(words) == 0
-    assert did == ["old"]
-
-
-def test_a_dry_run_of_a_pipeline_without_a_plan_advises_to_run_it_first() -> None:
-    world = FakeWorld(outside_of(5, 3, 4), LATEST)
-    with pytest.raises(SettingsError, match="This pipeline has loaded nothing yet,") as refused:
-        beginning_of(world, parse_backfill_request("0", "3", ()))
-    assert refused.value.action.endswith("and run `etl run CONF`")
-    assert list(LOGS) and not world.outside.plans
+    assert main(NEW) == 0
+    assert did == ["old"] * 3

@@ -24,12 +24,7 @@ OLDEST_RECORDS = {log: OldestRecord(NOW_MS - 90_000) for log in (*LOGS, A, B)}
 
 
 def lags(outside: Outside, settings: Settings = SETTINGS, oldest: Any = OLDEST_RECORDS) -> Lags:
-    return lags_of(
-        FakeWorld(outside, settings).observe(),
-        settings,
-        oldest,
-        now_ms=NOW_MS,
-    )
+    return lags_of(FakeWorld(outside, settings).observe(), settings, oldest, now_ms=NOW_MS)
 
 
 def loaded() -> Outside:
@@ -40,24 +35,16 @@ def loaded() -> Outside:
 
 
 def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_reported() -> None:
-    first, second, third = (found := lags(loaded())).as_json()["partitions"]
-    assert (first["loaded_until"], first["log_end"], first["lag"], first["records_at_most"]) == (
-        5,
-        7,
-        2,
-        2,
-    )
-    assert (first["estimated_bytes"], first["behind_s"], first["oldest_unread_at"]) == (
-        200,
-        90.0,
-        "2023-11-14T22:11:50.000+00:00",
-    )
-    assert (
-        second["lag"],
-        second["estimated_bytes"],
-        second["behind_s"],
-        second["oldest_unread_at"],
-    ) == (0, 0, 0.0, None)
+    found = lags(loaded())
+    document = found.as_json()
+    assert json.loads(json.dumps(document)) == document
+    assert document["at"] == "2023-11-14T22:13:20.000+00:00"
+    first, second, third = document["partitions"]
+    names = ("loaded_until", "log_end", "lag", "records_at_most", "estimated_bytes", "behind_s")
+    assert [first[name] for name in names] == [5, 7, 2, 2, 200, 90.0]
+    assert first["oldest_unread_at"] == "2023-11-14T22:11:50.000+00:00"
+    assert [second[name] for name in names[2:]] == [0, 0, 0, 0.0]
+    assert second["oldest_unread_at"] is None
     assert third["lag"] == 1 and "behind_s" not in third["unknown"]
     assert found.totals == {
         "partitions": 3,
@@ -71,20 +58,16 @@ def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_report
     }
 
 
-def test_the_document_is_one_that_json_holds() -> None:
-    found = lags(loaded()).as_json()
-    assert json.loads(json.dumps(found)) == found and found["at"] == "2023-11-14T22:13:20.000+00:00"
+def first_unread(outside: Outside) -> dict[BrokerPartition, int]:
+    return dict(first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS))
 
 
 def test_the_oldest_unread_record_is_requested_only_for_logs_with_a_lag() -> None:
     outside = loaded()
     outside.logs[LOGS[2]].log_start = 5
-    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[0]: 5}
+    assert first_unread(outside) == {LOGS[0]: 5}
     grow(outside, 0, 0, 1)
-    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
-        LOGS[0]: 5,
-        LOGS[2]: 5,
-    }, "the expired offsets are not requested"
+    assert first_unread(outside) == {LOGS[0]: 5, LOGS[2]: 5}, "expired offsets are not requested"
 
 
 def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
@@ -92,16 +75,9 @@ def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     grow(outside, 1, 0, 0)
-    assert [(row["loaded_until"], row["lag"]) for row in lags(outside).as_json()["partitions"]] == [
-        (0, 6),
-        (0, 3),
-        (0, 4),
-    ]
-    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
-        LOGS[0]: 0,
-        LOGS[1]: 0,
-        LOGS[2]: 0,
-    }
+    rows = lags(outside).as_json()["partitions"]
+    assert [(row["loaded_until"], row["lag"]) for row in rows] == [(0, 6), (0, 3), (0, 4)]
+    assert first_unread(outside) == dict.fromkeys(LOGS, 0)
 
 
 def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> None:
@@ -110,38 +86,22 @@ def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> 
     found = lags(outside, settings)
     row = found.as_json()["partitions"][0]
     known = {name for name, value in row.items() if value is not None}
-    assert known == {"topic", "partition", "loaded_until", "unknown"} and row["unknown"] == {
-        "lag": "it has no leader"
-    }
+    assert known == {"topic", "partition", "loaded_until", "unknown"}
+    assert row["unknown"] == {"lag": "it has no leader"}
     assert (found.totals["partitions_unknown"], found.totals["lag"]) == (1, 1)
-    assert (
-        found.unknown[0] == "clicks 0: the lag is unknown: it has no leader"
-        and found.refusal is None
-    )
+    assert found.unknown[0] == "clicks 0: the lag is unknown: it has no leader"
+    assert found.refusal is None
 
 
 def test_an_unknown_time_is_null_with_the_reason_and_not_in_the_longest() -> None:
-    found = lags(
-        loaded(),
-        oldest={
-            LOGS[0]: OldestRecord(why="its message format has no timestamps"),
-            LOGS[2]: OLDEST_RECORDS[LOGS[2]],
-        },
-    )
+    why = "its message format has no timestamps"
+    found = lags(loaded(), oldest={**OLDEST_RECORDS, LOGS[0]: OldestRecord(why=why)})
     row = found.as_json()["partitions"][0]
     assert (row["lag"], row["behind_s"], row["oldest_unread_at"]) == (2, None, None)
-    assert row["unknown"]["behind_s"] == "its message format has no timestamps"
-    assert found.totals["behind_s"] == 90.0
-    assert (
-        "clicks 0: the time behind is unknown: its message format has no timestamps"
-        in found.unknown
-    )
-
-
-def test_a_record_from_the_future_has_no_negative_time_behind() -> None:
-    row = lags(loaded(), oldest={**OLDEST_RECORDS, LOGS[0]: OldestRecord(NOW_MS + 5000)}).as_json()[
-        "partitions"
-    ][0]
+    assert row["unknown"]["behind_s"] == why and found.totals["behind_s"] == 90.0
+    assert f"clicks 0: the time behind is unknown: {why}" in found.unknown
+    future = lags(loaded(), oldest={**OLDEST_RECORDS, LOGS[0]: OldestRecord(NOW_MS + 5000)})
+    row = future.as_json()["partitions"][0]
     assert (row["behind_s"], row["oldest_unread_at"]) == (0.0, "2023-11-14T22:13:25.000+00:00")
 
 
@@ -180,34 +140,23 @@ def test_the_total_has_the_least_headroom_of_all_partitions() -> None:
 
 def test_a_physical_log_lags_in_bytes_and_has_neither_records_nor_a_time() -> None:
     log = BrokerPartition("clicks", 0, 1)
-    settings = plan_settings(broker_type="jafka")
     snapshot = plain_snapshot({log: (100, 400)}, bytes_per_offset={log: 1.0})
-    found = lags_of(snapshot, settings, {}, now_ms=NOW_MS)
+    found = lags_of(snapshot, plan_settings(broker_type="jafka"), {}, now_ms=NOW_MS)
     [row] = found.as_json()["partitions"]
-    assert (
-        row["broker_id"],
-        row["lag"],
-        row["records_at_most"],
-        row["estimated_bytes"],
-        row["behind_s"],
-    ) == (1, 300, None, 300, None)
+    names = ("lag", "records_at_most", "estimated_bytes", "behind_s")
+    assert [row[name] for name in ("broker_id", *names)] == [1, 300, None, 300, None]
     assert row["unknown"]["behind_s"] == "messages of these brokers have no timestamps"
-    assert (
-        found.totals["lag"],
-        found.totals["records_at_most"],
-        found.totals["estimated_bytes"],
-    ) == (300, None, 300)
+    assert [found.totals[name] for name in names[:3]] == [300, None, 300]
 
 
 def test_if_the_ledgers_disagree_every_partition_and_the_exit_code_report_it() -> None:
     outside = loaded()
     outside.table = None
     found = lags(outside)
-    assert {row["lag"] for row in found.as_json()["partitions"]} == {None} and isinstance(
-        found.refusal, LedgersDisagree
-    )
+    assert {row["lag"] for row in found.as_json()["partitions"]} == {None}
+    assert isinstance(found.refusal, LedgersDisagree)
     assert found.totals["lag"] is None and found.totals["partitions_unknown"] == 3
-    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {}
+    assert first_unread(outside) == {}
 
 
 def test_a_log_of_another_incarnation_has_no_lag_and_no_request() -> None:
@@ -215,11 +164,8 @@ def test_a_log_of_another_incarnation_has_no_lag_and_no_request() -> None:
     outside.logs[LOGS[0]].cut(3)
     grow(outside, 5, 0, 0)
     found = lags(outside)
-    assert (
-        found.logs[0].unknown == {"lag": "the partition was recreated or truncated"}
-        and found.refusal is not None
-    )
-    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[2]: 4}
+    assert found.logs[0].unknown == {"lag": "the partition was recreated or truncated"}
+    assert found.refusal is not None and first_unread(outside) == {LOGS[2]: 4}
 
 
 def test_records_after_an_open_transaction_are_no_lag_and_are_reported() -> None:

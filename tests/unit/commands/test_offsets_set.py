@@ -1,18 +1,15 @@
-"""The rows that are counted before an offset moves back, and the command's confirmation prompt."""
+"""The rows that are counted before an offset moves back."""
 
 from __future__ import annotations
 
-import io
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from etl.cli.common_options import confirm
 from etl.commands.set_offsets import SetOffsetsRequest, _rows_of
 from etl.decide.set_offsets import Standing
-from etl.errors import NeedsDecision, SettingsError, Stopped
+from etl.errors import NeedsDecision
 from etl.io.delta.recover_results import Recount
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import NOT_COUNTED, Plan, RangeResult
@@ -75,39 +72,5 @@ def test_uncountable_rows_count_as_present() -> None:
 
 
 def test_offsets_are_verified_only_in_the_named_logs() -> None:
-    assert SetOffsetsRequest(parse_named("clicks:0"), 7).offsets_of(A) == (
-        7,
-    ) and not SetOffsetsRequest(parse_named("clicks:0"), 7).offsets_of(B)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("answer", ["y\n", "YES\n"])
-def test_the_operator_sees_the_consequences_and_confirms(
-    answer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    monkeypatch.setattr(sys, "stdout", screen)
-    confirm(["clicks:0 goes back"], yes=False, as_json=False)
-    assert screen.getvalue() == "clicks:0 goes back\nContinue? [y/N] "
-
-
-@pytest.mark.parametrize("answer", ["\n", "n\n", "maybe\n"])
-def test_any_other_answer_changes_nothing(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    with pytest.raises(Stopped, match="Nothing was changed"):
-        confirm(["clicks:0 goes back"], yes=False, as_json=False)
-
-
-def test_without_a_terminal_nothing_is_changed_and_the_option_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SettingsError, match="clicks:0 goes back") as refused:
-        confirm(["clicks:0 goes back"], yes=False, as_json=False)
-    assert refused.value.where == {"key": "--yes"} and capsys.readouterr().out == ""
-    confirm(["clicks:0 goes back"], yes=True, as_json=True)
+    request = SetOffsetsRequest(parse_named("clicks:0"), 7)
+    assert request.offsets_of(A) == (7,) and not request.offsets_of(B)

@@ -37,28 +37,24 @@ print(len(KERNELS), sum(len(kernel.stats.cache_misses) for kernel in KERNELS), s
 """
 
 
-def decoded(zipped: Path, home: Path) -> list[str]:
-    """By a process that has the libraries and the zip, and no other package: kernels, how many were
-    compiled, where they are kept.
-    """
-    environment = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
-        },
-        "HOME": str(home),
-        "PYTHONPATH": os.pathsep.join((str(zipped), sysconfig.get_path("purelib"))),
-    }
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", DECODE],
-        cwd=home.parent,
-        env=environment,
+def only_with(zipped: Path, folder: Path, *words: str, **environment: str) -> str:
+    """The output of a Python that has the libraries and the zip, and no other package."""
+    paths = os.pathsep.join((str(zipped), sysconfig.get_path("purelib")))
+    own = {"XDG_CACHE_HOME", "NUMBA_CACHE_DIR"} if environment else set[str]()
+    inherited = {name: value for name, value in os.environ.items() if name not in own}
+    return subprocess.run(
+        [sys.executable, "-S", *words],
+        cwd=folder,
+        env={**inherited, **environment, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=True,
-    )
-    return done.stdout.strip().split(" ", 2)
+    ).stdout
+
+
+def decoded(zipped: Path, home: Path) -> list[str]:
+    """How many kernels there are, how many were compiled, where they are kept."""
+    return only_with(zipped, home.parent, "-c", DECODE, HOME=str(home)).strip().split(" ", 2)
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +84,9 @@ def test_a_driver_that_has_only_the_zip_writes_the_page_of_a_run(
         "import json, sys; from etl.report import page; "
         "print(page.__file__, page.page_of(json.load(open(sys.argv[1]))))"
     )
-    paths = os.pathsep.join((str(zipped), sysconfig.get_path("purelib")))
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program, str(document)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(str(zipped))
-    assert "<h1>clicks</h1>" in done.stdout and "--paper: " in done.stdout
+    output = only_with(zipped, tmp_path, "-c", program, str(document))
+    assert output.startswith(str(zipped))
+    assert "<h1>clicks</h1>" in output and "--paper: " in output
 
 
 def test_the_same_package_is_the_same_zip_to_the_byte(zipped: Path, tmp_path: Path) -> None:
@@ -140,46 +128,23 @@ def test_the_command_creates_the_zip_and_the_job_and_prints_the_submit_command(
     with zipfile.ZipFile(made["zip"]) as opened:
         assert "etl/cli/__init__.py" in opened.namelist()
     words = shlex.split(made["command"])
-    assert words[words.index("--py-files") + 1] == made["zip"] and words[-3:] == [
-        made["job"],
-        "run",
-        "CONF",
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join((made["zip"], sysconfig.get_path("purelib"))),
-    }
-    reported = subprocess.run(
-        [sys.executable, "-S", made["job"], "--version"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert reported.stdout == f"offset-range-etl {etl.__version__}\n"
+    assert words[words.index("--py-files") + 1] == made["zip"]
+    assert words[-3:] == [made["job"], "run", "CONF"]
+    reported = only_with(made["zip"], tmp_path, made["job"], "--version")
+    assert reported == f"offset-range-etl {etl.__version__}\n"
     assert run_etl("package", "--output", str(tmp_path)).out.count(made["command"]) == 1
 
 
 def test_the_packed_file_is_named_as_the_executors_see_it() -> None:
-    archive = Package(
-        Path("/d/p.zip"),
-        Path("/d/etl_job.py"),
-        10,
-        (Path("/j/a.jar"), Path("/j/b.jar")),
-        Path("/d/env.tar.gz"),
-    )
-    assert archive.command == (
+    zipped, job = Path("/d/p.zip"), Path("/d/etl_job.py")
+    jars = (Path("/j/a.jar"), Path("/j/b.jar"))
+    assert Package(zipped, job, 10, jars, Path("/d/env.tar.gz")).command == (
         f"mkdir -p environment && tar -xzf /d/env.tar.gz -C environment && "
         f"PYSPARK_DRIVER_PYTHON={sys.executable} "
         "PYSPARK_PYTHON=./environment/bin/python spark-submit --master MASTER --archives "
-        "/d/env.tar.gz#environment --jars "
-        "/j/a.jar,/j/b.jar /d/etl_job.py run CONF"
+        "/d/env.tar.gz#environment --jars /j/a.jar,/j/b.jar /d/etl_job.py run CONF"
     )
-    assert (
-        "--packages io.delta:delta-spark"
-        in Package(Path("/d/p.zip"), Path("/d/etl_job.py"), 0, ()).command
-    )
+    assert "--packages io.delta:delta-spark" in Package(zipped, job, 0, ()).command
 
 
 @pytest.mark.parametrize("environment", [None, Path("/my d/env.tar.gz")])
@@ -187,19 +152,14 @@ def test_the_command_quotes_paths_for_a_shell(
     environment: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/my d/$python")
-    command = Package(
-        Path("/my d/p.zip"), Path("/my d/etl_job.py"), 0, (Path("/my d/a.jar"),), environment
-    ).command
-    words = shlex.split(command)
-    assert {"/my d/a.jar", "/my d/etl_job.py"} <= set(words)
+    zipped, job, jars = Path("/my d/p.zip"), Path("/my d/etl_job.py"), (Path("/my d/a.jar"),)
+    command = Package(zipped, job, 0, jars, environment).command
+    expected = {"/my d/a.jar", "/my d/etl_job.py"}
     if environment is None:
-        assert {"PYSPARK_PYTHON=/my d/$python", "/my d/p.zip"} <= set(words)
+        expected |= {"PYSPARK_PYTHON=/my d/$python", "/my d/p.zip"}
     else:
-        assert {
-            "PYSPARK_DRIVER_PYTHON=/my d/$python",
-            "/my d/env.tar.gz",
-            "/my d/env.tar.gz#environment",
-        } <= set(words)
+        expected |= {"PYSPARK_DRIVER_PYTHON=/my d/$python", "/my d/env.tar.gz#environment"}
+    assert expected <= set(shlex.split(command))
     assert command.replace("'/my d/$python'", "").count("$") == 0
 
 

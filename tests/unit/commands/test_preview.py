@@ -57,41 +57,48 @@ def is_what_a_run_reads(outside: Outside, settings: Settings = SETTINGS) -> bool
     return True
 
 
-def stored_and_grown(settings: Settings = SETTINGS) -> Outside:
-    """A plan is stored, its driver died, and the logs have grown since."""
+def stored_and_grown(settings: Settings = SETTINGS, grown: int = 2) -> Outside:
+    """A plan is stored, its driver died, and a log has grown since."""
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
-    grow(outside, 2, 0, 1)
+    grow(outside, grown, 0, 0)
     return outside
 
 
-def test_a_preview_of_a_replayed_plan_includes_the_next_plan() -> None:
-    outside = stored_and_grown()
-    assert (
-        summary(outside)
-        == "the next run replays plan 1, which is stored and not in the table; then it makes plan 2"
-    )
-    assert is_what_a_run_reads(outside)
+def with_a_lost_ledger() -> Outside:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.plans.clear()
+    outside.applied.clear()
+    return outside
 
 
-def test_a_preview_of_a_replay_without_further_records_finds_nothing_new_after_it() -> None:
-    outside = stored_and_grown()
-    grow(outside, -2, 0, -1)
-    assert (
-        summary(outside)
-        == "the next run replays plan 1, which is stored and not in the table; then it finds "
-        "nothing new"
-    )
+REPLAYS = "the next run replays plan 1, which is stored and not in the table; "
+CAPPED = settings_of(on_data_loss="skip", limits={"max_records_per_plan": 3})
 
 
-def test_a_preview_of_a_superseded_plan_includes_the_rest_of_the_caps() -> None:
-    outside, capped = (
-        expired_plan(),
-        settings_of(on_data_loss="skip", limits={"max_records_per_plan": 4}),
-    )
-    assert summary(outside, capped).endswith("and the log now at 2; then it makes plan 2")
-    assert is_what_a_run_reads(outside, capped)
+@pytest.mark.parametrize(
+    ("outside", "settings", "said"),
+    [
+        (lambda: stored_and_grown(), SETTINGS, f"{REPLAYS}then it makes plan 2"),
+        (lambda: stored_and_grown(grown=0), SETTINGS, f"{REPLAYS}then it finds nothing new"),
+        (lambda: stored_and_grown(CAPPED), CAPPED, f"{REPLAYS}then it makes plan 2"),
+        (expired_plan, CAPPED, "and the log now at 2; then it makes plan 2"),
+        (
+            with_a_lost_ledger,
+            SKIPPING,
+            "the next run first takes over plan 1 from the table, then finds nothing new",
+        ),
+    ],
+    ids=["a stored plan", "nothing after it", "caps", "an expired plan", "a lost ledger"],
+)
+def test_a_preview_says_what_the_next_run_then_does(
+    outside: Callable[[], Outside], settings: Settings, said: str
+) -> None:
+    there = outside()
+    assert summary(there, settings).endswith(said)
+    assert is_what_a_run_reads(there, settings)
 
 
 def test_a_preview_lists_the_losses_that_the_next_run_then_records() -> None:
@@ -101,22 +108,11 @@ def test_a_preview_lists_the_losses_that_the_next_run_then_records() -> None:
     outside.logs[LOGS[0]].log_start = 7
     preview = preview_of(FakeWorld(outside, settings).observe(), settings)
     assert preview.let_go == ("The next run gives up clicks 0: 2 offsets (5 to 7), expired",)
-    losses = [
-        {
-            "plan": 2,
-            "topic": "clicks",
-            "partition": 0,
-            "from": 5,
-            "until": 7,
-            "reason": "expired",
-            "incarnation": 0,
-        }
-    ]
-    assert preview.as_json()["losses"] == losses
+    lost = {**LOGS[0].place, "from": 5, "until": 7, "reason": "expired", "incarnation": 0}
+    assert preview.as_json()["losses"] == [{"plan": 2, **lost}]
     run(outside, settings)
-    assert [(number, loss.from_offset, loss.until_offset) for number, loss in outside.losses] == [
-        (2, 5, 7)
-    ]
+    [(number, loss)] = outside.losses
+    assert (number, loss.from_offset, loss.until_offset) == (2, 5, 7)
 
 
 def test_a_plan_of_losses_only_is_described_as_abandoning_and_not_as_keeping_starts() -> None:
@@ -130,32 +126,6 @@ def test_a_plan_of_losses_only_is_described_as_abandoning_and_not_as_keeping_sta
     report = run(outside, SKIPPING)
     assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.OFFSETS_STORED]
     assert report.outcomes[-1][1] == "Plan 2 reads nothing and gives up 2 offsets"
-
-
-def test_a_preview_of_a_replay_under_caps_includes_a_whole_new_plan() -> None:
-    settings = settings_of(limits={"max_records_per_plan": 3})
-    outside = stored_and_grown(settings)
-    assert (
-        sum(
-            r["until"] - r["from"]
-            for r in preview_of(FakeWorld(outside, settings).observe(), settings).as_json()[
-                "ranges"
-            ]
-        )
-        == 6
-    )
-    assert is_what_a_run_reads(outside, settings)
-
-
-def test_a_preview_includes_the_restore_from_the_table() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    outside.plans.clear()
-    outside.applied.clear()
-    assert (
-        summary(outside, SKIPPING)
-        == "the next run first takes over plan 1 from the table, then finds nothing new"
-    )
 
 
 # -- doctor agrees with the dry run
@@ -192,30 +162,23 @@ def test_doctor_fails_where_plan_stops_with_the_same_error(
         preview_of(snapshot, settings)
     with pytest.raises(NeedsDecision) as stops_doctor:
         list(check_snapshot("ledger and table", snapshot, settings, preview_of))
-    assert (type(stops_doctor.value), str(stops_doctor.value)) == (
-        type(stops_plan.value),
-        str(stops_plan.value),
-    )
+    assert type(stops_doctor.value) is type(stops_plan.value)
+    assert str(stops_doctor.value) == str(stops_plan.value)
 
 
-def test_the_doctor_reports_an_owner_once_and_the_pipelines_state_anyway() -> None:
+def test_the_doctor_reports_topics_without_a_way_to_detect_recreation_and_an_owner_elsewhere() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     outside.owners[LOGS[0]] = "consumer-1"
-    outside.topic_ids["clicks"] = "id-1"
-    assert [
-        line.verdict
-        for line in check_snapshot(
-            "x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of
-        )
-    ] == [Verdict.OK]
-
-
-def test_the_doctor_reports_topics_without_a_way_to_detect_recreation() -> None:
-    first, second = check_snapshot(
-        "x", FakeWorld(outside_of(5, 3, 4), SETTINGS).observe(), SETTINGS, preview_of
-    )
+    snapshot = FakeWorld(outside, SETTINGS).observe()
+    first, second = check_snapshot("x", snapshot, SETTINGS, preview_of)
     assert (first.name, first.verdict, second.verdict) == ("topic ids", Verdict.ADVICE, Verdict.OK)
     assert "runs cannot detect that clicks is recreated" in first.found
+    outside.topic_ids["clicks"] = "id-1"
+    snapshot = FakeWorld(outside, SETTINGS).observe()
+    [line] = check_snapshot("x", snapshot, SETTINGS, preview_of)
+    assert line.verdict is Verdict.OK
 
 
 # -- the transform, without Spark
@@ -256,9 +219,7 @@ def seen_by(settings: Settings, outside: Outside) -> Preview:
     ],
 )
 def test_plan_refuses_a_transform_that_the_run_would_not_find(
-    by_transform: Callable[..., Settings],
-    function: str,
-    why: str,
+    by_transform: Callable[..., Settings], function: str, why: str
 ) -> None:
     with pytest.raises(SettingsError, match=why) as refused:
         seen_by(by_transform(function), outside_of(5, 3, 4))
@@ -320,19 +281,12 @@ def test_a_transform_is_not_loaded_if_the_run_would_not_use_it(
     ],
 )
 def test_plan_refuses_an_arrow_transform_that_the_run_would_not_store_a_plan_for(
-    by_transform: Callable[..., Settings],
-    function: str,
-    why: str,
+    by_transform: Callable[..., Settings], function: str, why: str
 ) -> None:
     settings = by_transform(function)
+    transform = {"dataframe": None, "record_batch": settings.transform.dataframe}
     with pytest.raises(SettingsError, match=why) as refused:
-        seen_by(
-            with_keys(
-                settings,
-                transform={"dataframe": None, "record_batch": settings.transform.dataframe},
-            ),
-            outside_of(5, 3, 4),
-        )
+        seen_by(with_keys(settings, transform=transform), outside_of(5, 3, 4))
     assert refused.value.where["key"] == "transform.record_batch"
 
 

@@ -4,6 +4,7 @@ of the lost records.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,17 +47,12 @@ def outside() -> Outside:
     newest = outside.newest_plan()
     assert newest is not None
     outside.table, outside.table_id = None, "table-2"
-    outside.acknowledged = Acknowledgement(
-        None,
-        None,
-        newest.number,
-        "the disk is gone",
-        1,
-        False,
+    accepted = Acknowledgement(None, None, newest.number, "the disk is gone", 1, False)
+    outside.acknowledged = replace(
+        accepted,
         plan_id=newest.id,
         transaction_version=0,
         was_recorded=True,
-        commit=None,
         place=CAPPED.table.place,
     )
     outside.logs[LOG].grow(5)
@@ -83,12 +79,11 @@ def expected(outside: Outside) -> Any:
     """What the pipeline is expected to have put into the table."""
 
     def found() -> expected_rows.ExpectedOfAll:
-        reported = both_ledgers_of(outside)
-        assert reported.table is not None
-        world = world_of(outside, CAPPED)
-        return expected_rows.expected_of_all(
-            world, reported, reported.table, *loaded_plans(world, reported, reported.table)
-        )
+        reported, world = both_ledgers_of(outside), world_of(outside, CAPPED)
+        table = reported.table
+        assert table is not None
+        loaded = loaded_plans(world, reported, table)
+        return expected_rows.expected_of_all(world, reported, table, *loaded)
 
     return found
 
@@ -120,33 +115,20 @@ def test_intervals_with_rows_in_a_lost_table_are_not_expected_in_this_one(
 ) -> None:
     of_all = expected()
     reported = lag._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
-    assert (reported.in_table, reported.lost) == (
-        [(40, 45)],
-        [(0, 10), (10, 20), (20, 30), (30, 40)],
-    )
+    assert reported.in_table == [(40, 45)]
+    assert reported.lost == [(0, 10), (10, 20), (20, 30), (30, 40)]
 
 
 def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_did_not_load_again(
-    outside: Outside, expected: Any
-) -> None:
-    filled(outside, backfill_request(3, 14), settings=CAPPED, name="jan")
-    found = proven(outside, expected)
-    assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (16, 29, 0, 0)
-    assert [(one.from_offset, one.until_offset, one.missing) for one in found.short] == [
-        (0, 3, 3),
-        (14, 20, 6),
-        (20, 30, 10),
-        (30, 40, 10),
-    ]
-
-
-def test_the_rest_of_a_partly_reloaded_range_is_expected_as_in_the_former_table(
     outside: Outside,
     expected: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     filled(outside, backfill_request(3, 14), settings=CAPPED, name="jan")
     found, of_all, reported = proven(outside, expected), expected(), both_ledgers_of(outside)
+    assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (16, 29, 0, 0)
+    short = [(one.from_offset, one.until_offset, one.missing) for one in found.short]
+    assert short == [(0, 3, 3), (14, 20, 6), (20, 30, 10), (30, 40, 10)]
     assert reported.table is not None
     monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))
     [log] = verify._explain(world_of(outside, CAPPED), reported, reported.table, of_all, [found])
@@ -159,18 +141,11 @@ def test_rows_in_another_table_are_missing_except_reloaded_ones() -> None:
     def of(start: int, until: int) -> tuple[OffsetRange, RangeResult]:
         return OffsetRange(LOG, start, until), RangeResult(until - start, 0)
 
-    lost = Expected(
-        (of(5, 7),),
-        (Interval(30, 35, 5),),
-        elsewhere=(of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40)),
-    )
+    ranges = (of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40))
+    lost = Expected((of(5, 7),), (Interval(30, 35, 5),), elsewhere=ranges)
     found = without_reloaded(lost, HERE)
-    assert [(r.from_offset, r.until_offset, receipt.rows) for r, receipt in found.elsewhere] == [
-        (0, 5, 5),
-        (7, 10, 3),
-        (10, 20, 10),
-        (35, 40, 5),
-    ]
+    left = [(r.from_offset, r.until_offset, receipt.rows) for r, receipt in found.elsewhere]
+    assert left == [(0, 5, 5), (7, 10, 3), (10, 20, 10), (35, 40, 5)]
     assert found.given_up == ()
 
 
@@ -179,7 +154,5 @@ def test_of_a_range_with_unknown_gaps_nothing_is_missing_if_a_part_was_reloaded(
     unknown = OffsetRange(LOG, 0, 10), RangeResult(8, 0, gaps_complete=False)
     apart = OffsetRange(LOG, 10, 20), RangeResult(8, 0, gaps_complete=False)
     found = without_reloaded(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)
-    assert (found.elsewhere, [(one.from_offset, one.until_offset) for one in found.given_up]) == (
-        (apart,),
-        [(0, 10)],
-    )
+    assert found.elsewhere == (apart,)
+    assert [(one.from_offset, one.until_offset) for one in found.given_up] == [(0, 10)]

@@ -13,21 +13,32 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from etl.cli import main
-from etl.cli.common_options import ask
 from etl.commands import replay
 from etl.commands.replay import Copied, parse_bound, parse_wanted, preview_of, reject_foreign_table
-from etl.errors import DataLoss, SettingsError, Stopped
+from etl.errors import DataLoss, SettingsError
 from etl.model.partitions import Retention
 from etl.model.snapshot import Pause
 from etl.run.loaded_rows import PutInto
 from etl.settings.load import load_settings
 from etl.settings.source import Timestamp
 from tests.builders import with_facts
-from tests.fakes.stories import LOGS, SETTINGS, crash_at, outside_of, run
+from tests.command_result import Terminal
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, SETTINGS, crash_at, new_report, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
 
-INTERVAL = ("--from", "0", "--until", "9")
-REPLAY = ("replay", "conf/clicks.yaml", "-p", "clicks", "--reason", "seen", *INTERVAL)
+REPLAY = (
+    "replay",
+    "conf/clicks.yaml",
+    "-p",
+    "clicks",
+    "--reason",
+    "seen",
+    "--from",
+    "0",
+    "--until",
+    "9",
+)
 
 
 def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_nothing() -> None:
@@ -50,60 +61,47 @@ def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_no
     assert found.notes == () and sorted(outside.plans) == [1]
 
 
-def test_a_dry_run_reports_that_a_compacted_topic_may_return_fewer_rows() -> None:
-
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    world = FakeWorld(outside, SETTINGS)
-    seen = with_facts(world.observe(), retention={"clicks": Retention(is_compacted=True)})
-    [note] = preview_of(world, seen, SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
-    assert (
-        note == "the topic clicks is compacted: of keys that were written again since, the older "
-        "rows go and none come"
-    )
-
-
-def test_a_dry_run_reports_paused_logs() -> None:
+def test_a_dry_run_reports_paused_logs_and_topics_that_may_return_fewer_rows() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.pauses = (Pause("clicks", LOGS[0], "broken", "kim@h", 5),)
     world = FakeWorld(outside, SETTINGS)
-    [note] = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
-    assert note == (
+    seen = with_facts(world.observe(), retention={"clicks": Retention(is_compacted=True)})
+    notes = preview_of(world, seen, SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
+    assert sorted(notes) == [
         "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken. The named "
-        "offsets are loaded, and it stays paused"
-    )
+        "offsets are loaded, and it stays paused",
+        "the topic clicks is compacted: of keys that were written again since, the older rows go "
+        "and none come",
+    ]
 
 
-def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:
+def stored(grown: int) -> Outside:
+    """Plan 1 is loaded, plan 2 is stored and not in the table."""
     outside = outside_of(5, 3, 4)
     run(outside)
     for log in LOGS:
-        outside.logs[log].grow(1)
+        outside.logs[log].grow(grown)
     with pytest.raises(Crash):
         run(outside, at=crash_at("fetch", When.AFTER))
-    world = FakeWorld(outside, SETTINGS)
-    found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4"))
+    return outside
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "then"),
+    [
+        ("0", "4", "4 rows of clicks go, and at most 4 come"),
+        ("4", "7", "1 rows of clicks and those that it brings there go, and at most 3 come"),
+    ],
+)
+def test_a_dry_run_names_the_plan_that_is_executed_first_and_may_reach_into_its_offsets(
+    start: str, until: str, then: str
+) -> None:
+    world = FakeWorld(stored(3), SETTINGS)
+    found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), start, until))
     assert (found.plan.number, found.as_json()["first_executes"]) == (3, 2)
-    assert found.summary.startswith(
-        "plan 2, which is stored and not in the table, is executed first; then 4 rows of clicks go"
-    )
-
-
-def test_a_dry_run_may_reach_into_what_the_plan_loads_that_is_executed_first() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    for log in LOGS:
-        outside.logs[log].grow(3)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("fetch", When.AFTER))
-    world = FakeWorld(outside, SETTINGS)
-    found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "4", "7"))
-    assert found.summary == (
-        "plan 2, which is stored and not in the table, is executed first; then 1 rows of "
-        "clicks and those that it brings there go, and at "
-        "most 3 come, in one commit of plan 3"
-    )
+    first = "plan 2, which is stored and not in the table, is executed first"
+    assert found.summary == f"{first}; then {then}, in one commit of plan 3"
 
 
 @pytest.mark.parametrize(
@@ -147,17 +145,13 @@ def test_a_topic_or_partition_that_is_none_is_refused(partition: str) -> None:
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "with --json"])
 def test_without_a_terminal_it_is_rejected_before_any_observation(
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main([*REPLAY, *words]) == 2
     result = capsys.readouterr().err
-    assert (
-        "there is no terminal for" in result
-        and "--dry-run which rows would be replaced, then pass --yes" in result
-    )
+    assert "there is no terminal for" in result
+    assert "--dry-run which rows would be replaced, then pass --yes" in result
 
 
 def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,32 +203,15 @@ def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> No
         reject_foreign_table(ours, "another", "clicks")
 
 
-class Terminal(io.StringIO):
-    """Standard input and output are a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("answer", "code", "done"),
-    [("y\n", 0, ["replay"]), ("n\n", 130, []), ("", 130, [])],
-    ids=["yes", "no", "end"],
-)
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 130), ("", 130)])
 def test_on_a_terminal_it_shows_the_rows_to_replace_and_executes_only_the_confirmed_plan(
-    answer: str,
-    code: int,
-    done: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    answer: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.fakes.stories import new_report
-
-    outside, did = outside_of(5, 3, 4), list[str]()
+    outside, did, out = outside_of(5, 3, 4), list[str](), Terminal()
     run(outside)
     world = FakeWorld(outside, SETTINGS)
 
-    def shown(settings: Any, wanted: Any, context: Any) -> Any:
+    def preview(settings: Any, wanted: Any, context: Any) -> Any:
         return preview_of(world, world.observe(), SETTINGS, wanted)
 
     def replayed(*_: Any, shown: Any, **__: Any) -> Any:
@@ -242,56 +219,24 @@ def test_on_a_terminal_it_shows_the_rows_to_replace_and_executes_only_the_confir
         did.append("replay")
         return new_report()
 
-    monkeypatch.setattr(replay, "preview_replay", shown)
+    monkeypatch.setattr(replay, "preview_replay", preview)
     monkeypatch.setattr(replay, "replay_rows", replayed)
     monkeypatch.setattr("sys.stdin", Terminal(answer))
+    words = "replay conf/clicks.yaml -p clicks:0 --reason seen --from 0 --until 3"
     with capsys.disabled():
-        out = Terminal()
         monkeypatch.setattr("sys.stdout", out)
-        assert (
-            main(
-                [
-                    "replay",
-                    "conf/clicks.yaml",
-                    "-p",
-                    "clicks:0",
-                    "--reason",
-                    "seen",
-                    "--from",
-                    "0",
-                    "--until",
-                    "3",
-                ]
-            )
-            == code
-        )
-    assert did == done
+        assert main(words.split()) == code
+    assert did == ["replay"] * (code == 0)
     assert "3 rows of clicks go, and at most 3 come" in out.getvalue()
-
-
-def test_a_declined_confirmation_reports_that_nothing_was_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
-    with pytest.raises(Stopped, match="Nothing was changed"):
-        ask("replace them?")
 
 
 def test_a_replay_into_another_table_waits_for_a_stored_plan_that_no_run_can_execute_and_reports_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    for log in LOGS:
-        outside.logs[log].grow(3)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("fetch", When.AFTER))
+    outside = stored(3)
     outside.logs[LOGS[1]].log_start = 4  # retention, inside the range of the stored plan
-    monkeypatch.setattr(
-        replay,
-        "open_services",
-        lambda *_, **__: contextlib.nullcontext(FakeWorld(outside, SETTINGS)),
-    )
+    services = contextlib.nullcontext(FakeWorld(outside, SETTINGS))
+    monkeypatch.setattr(replay, "open_services", lambda *_, **__: services)
     with pytest.raises(DataLoss, match="are gone"):
         replay.replay_into(SETTINGS, parse_wanted(("clicks:0",), "0", "4"), "other")
 

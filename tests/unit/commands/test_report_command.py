@@ -52,26 +52,21 @@ def test_the_page_of_the_last_run_is_written_next_to_its_report_and_its_path_is_
 def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
     conf: Path, tmp_path: Path
 ) -> None:
-    result = run_etl(
-        "report",
-        str(conf),
-        "--run",
-        RUNS[0],
-        "--output",
-        str(tmp_path / "x" / "page.html"),
-        "--json",
-    )
-    assert result.code == 0 and result.document == {
+    page = tmp_path / "x" / "page.html"
+    result = run_etl("report", str(conf), "--run", RUNS[0], "--output", str(page), "--json")
+    report = conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"
+    assert result.code == 0
+    assert result.document == {
         "command": "report",
         "pipeline": "clicks",
-        "path": str(tmp_path / "x" / "page.html"),
-        "report": str(conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"),
+        "path": str(page),
+        "report": str(report),
         "run_id": RUNS[0],
         "state": "done",
         "exit_code": 0,
     }
-    assert f"<dd>{RUNS[0]}</dd>" in (tmp_path / "x" / "page.html").read_text()
-    assert not (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.html").exists()
+    assert f"<dd>{RUNS[0]}</dd>" in page.read_text()
+    assert not report.with_suffix(".html").exists()
 
 
 def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path) -> None:
@@ -81,37 +76,17 @@ def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path)
         as_text(report.as_json(), None)
     )
     result = run_etl("report", str(conf), "--json")
-    assert (result.code, result.document["state"], result.document["exit_code"]) == (
-        0,
-        "running",
-        None,
-    )
+    assert result.code == 0
+    assert result.document["state"] == "running"
+    assert result.document["exit_code"] is None
     assert "it is still running, or it was killed" in Path(result.document["path"]).read_text()
 
 
-def test_without_a_display_no_browser_is_started_and_that_is_reported(
-    conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail("it was opened"))
-    monkeypatch.setattr(sys, "platform", "linux")
-    result = run_etl("report", str(conf), "--open")
-    assert (
-        result.code == 0
-        and result.out.endswith(".html\n")
-        and "No display or no browser here: open the page on another machine" in result.err
-    )
-
-
 @pytest.mark.parametrize(
-    ("takes_it", "text"), [(True, ""), (False, "No display or no browser here:")]
+    ("display", "takes_it"), [(":0", True), (":0", False), (None, True)], ids=str
 )
-def test_with_a_display_the_page_is_opened_and_a_missing_browser_is_reported(
-    conf: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    takes_it: bool,
-    text: str,
+def test_with_a_display_the_page_is_opened_and_a_missing_display_or_browser_is_reported(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, display: str | None, takes_it: bool
 ) -> None:
     opened = list[str]()
 
@@ -119,35 +94,34 @@ def test_with_a_display_the_page_is_opened_and_a_missing_browser_is_reported(
         opened.append(url)
         return takes_it
 
-    monkeypatch.setenv("DISPLAY", ":0")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if display:
+        monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(webbrowser, "open", opens)
     result = run_etl("report", str(conf), "--open")
-    assert (
-        result.code == 0
-        and opened == [Path(result.out.strip()).as_uri()]
-        and text in result.err
-        and bool(text) == bool(result.err)
-    )
+    assert result.code == 0 and result.out.endswith(".html\n")
+    assert opened == ([Path(result.out.strip()).as_uri()] if display else [])
+    reported = "No display or no browser here: open the page on another machine" in result.err
+    assert reported == bool(result.err) == (not display or not takes_it)
 
 
-def test_without_a_report_the_error_names_the_key_that_enables_reports(conf: Path) -> None:
-    conf.write_text(CONF.replace("reports", "elsewhere"))
-    refused(
-        run_etl("report", str(conf), "--json"),
-        2,
-        "There is no report of this pipeline in the directory",
-        "etl run CONF",
-        "report.path",
-    )
-
-
-def test_a_run_of_another_name_is_refused_with_the_newest(conf: Path) -> None:
-    refused(
-        run_etl("report", str(conf), "--run", "../x", "--json"),
-        2,
-        "There is no report of a run '../x':",
-        RUNS[1],
-    )
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--run", "../x"), ("There is no report of a run '../x':", RUNS[1])),
+        (("--output", "/dev/null/page.html"), ("The page cannot be written:", "--output")),
+        (
+            ("--set", "report.path=elsewhere"),
+            ("There is no report of this pipeline in the directory", "etl run CONF", "report.path"),
+        ),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_refused_with_what_can_be_done(
+    conf: Path, words: tuple[str, ...], message: tuple[str, ...]
+) -> None:
+    refused(run_etl("report", str(conf), *words, "--json"), 2, *message)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +134,3 @@ def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(
     (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.json").write_text(content)
     refused(run_etl("report", str(conf), "--json"), 2, "The report is not ", RUNS[1], "--run")
     assert run_etl("report", str(conf), "--run", RUNS[0]).code == 0
-
-
-def test_a_page_that_cannot_be_written_there_is_refused(conf: Path) -> None:
-    refused(
-        run_etl("report", str(conf), "--output", "/dev/null/page.html", "--json"),
-        2,
-        "The page cannot be written:",
-        "--output",
-    )

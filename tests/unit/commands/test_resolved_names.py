@@ -54,10 +54,7 @@ def test_the_next_runs_use_of_a_table_name_is_reported(
     ],
 )
 def test_a_copy_without_the_newest_plan_is_reported_with_the_location_that_may_have_it(
-    before: NamedTable | None,
-    in_table: int | None,
-    words: str,
-    is_silent_of: str,
+    before: NamedTable | None, in_table: int | None, words: str, is_silent_of: str
 ) -> None:
     plan = plain_plan(2, table_id="id-1")
     message = describe_location(
@@ -76,16 +73,8 @@ def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_al
     settings = plain_settings(table={"path": None, "name": "lake.clicks"})
     report = new_report()
     report.table_path, report.settings = settings.table.called, settings
-    report.failed(
-        NotOurTable(
-            "lake.clicks is a view", key="table.name", action="the table that it selects from"
-        )
-    )
-    report.finished(report.started_at_ms + 1)
+    report.failed(NotOurTable("lake.clicks is a view", key="table.name", action="select from it"))
+    now_ms = report.started_at_ms + 1
+    report.finished(now_ms)
     assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
-    assert metrics_of(
-        report,
-        now_ms=report.started_at_ms + 1,
-        per_partition=settings.metrics.per_partition,
-        last_success_s=None,
-    )
+    assert metrics_of(report, now_ms=now_ms, per_partition=False, last_success_s=None)

@@ -77,11 +77,9 @@ def test_each_conf_is_run_by_name_and_what_fails_stops_none_of_the_others(tmp_pa
     found, started, reported = run(tmp_path, {"a": SettingsError("wrong", action="this", key="k")})
     assert started == reported == ["a", "b", "c"]
     assert [one["exit_code"] for one in found.as_json()["runs"]] == [2, 0, 0]
-    assert (
-        found.worst is not None
-        and "1 of 3 pipelines failed" in found.worst.message
-        and "a.yaml: wrong" in found.worst.message
-    )
+    assert found.worst is not None
+    assert "1 of 3 pipelines failed" in found.worst.message
+    assert "a.yaml: wrong" in found.worst.message
     assert (found.worst.action, found.worst.where) == ("this", {"key": "k"})
     assert run(tmp_path, {})[0].worst is None
 
@@ -103,9 +101,8 @@ def test_what_no_retry_mends_is_worse_than_what_one_may(
         conf(tmp_path, name)
     found = run(tmp_path, dict(zip("abc", came, strict=True)))[0]
     assert found.as_json()["exit_code"] == code
-    assert found.worst is not None and found.worst.retriable == all(
-        error is None or error.retriable for error in came
-    )
+    assert found.worst is not None
+    assert found.worst.retriable == all(error is None or error.retriable for error in came)
 
 
 def test_a_stop_ends_all_runs_and_lists_those_not_begun(tmp_path: Path) -> None:
@@ -115,23 +112,26 @@ def test_a_stop_ends_all_runs_and_lists_those_not_begun(tmp_path: Path) -> None:
         tmp_path, {"a": SettingsError("wrong"), "b": Stopped("by a signal")}
     )
     assert (started, reported) == (["a", "b"], ["a", "b"])
-    assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()[
-        "exit_code"
-    ] == 130
+    assert [one.exit_code for one in found.runs] == [2, 130, 130]
+    assert found.as_json()["exit_code"] == 130
     assert found.runs[2].error is not None and "Not started:" in found.runs[2].error.message
 
 
-def test_a_file_of_defaults_and_a_file_that_is_no_yaml_are_no_pipelines(
+def test_every_file_of_yaml_is_a_conf_but_one_that_another_names_as_its_defaults(
     tmp_path: Path,
 ) -> None:
     conf(tmp_path, "a", defaults="common.yaml", group=None)
     conf(tmp_path, "b")
+    (tmp_path / "c.yaml").write_text("pipeline: c\ndefaults: b.yaml\n")
     (tmp_path / "common.yaml").write_text("group: shared")
     (tmp_path / "broken.yml").write_text("a: [")
     for name in ("notes.txt", ".hidden.yaml", "pipeline.schema.json"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "folder.yaml").mkdir()
-    assert [path.name for path in confs_in(tmp_path)] == ["a.yaml", "b.yaml", "broken.yml"]
+    names = [path.name for path in confs_in(tmp_path)]
+    assert names == ["a.yaml", "b.yaml", "broken.yml", "c.yaml"], (
+        "a whole conf is run, whoever names it as defaults by mistake"
+    )
 
 
 def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path: Path) -> None:
@@ -141,11 +141,9 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
     found, started, _ = run(tmp_path, {})
     assert started == ["other"]
     assert [one.exit_code for one in found.runs] == [2, 2, 0]
-    assert (
-        found.worst is not None
-        and "copy.yaml" in found.worst.message
-        and "g/a" in found.worst.message
-    )
+    assert found.worst is not None
+    assert "copy.yaml" in found.worst.message
+    assert "g/a" in found.worst.message
     assert run(tmp_path, {}, "pipeline=same", "zookeeper.connect=127.0.0.1:3")[1] == []
 
 
@@ -176,67 +174,41 @@ def test_the_command_runs_a_folder_with_the_given_options_and_names_each_conf(
 ) -> None:
     conf(tmp_path, "a")
     (tmp_path / "b.yaml").write_text("pipeline: b")
-    result = run_etl(
-        "run",
-        "--set",
-        "zookeeper.session_timeout_s=1",
-        str(tmp_path),
-        "--quiet",
-        "--fail-on-loss",
-        "--json",
-    )
+    words = ("--set", "zookeeper.session_timeout_s=1", str(tmp_path), "--quiet", "--fail-on-loss")
+    result = run_etl("run", *words, "--json")
     refused(result, 2, "2 of 2 pipelines failed", "b.yaml")
-    assert [(Path(one["conf"]).name, one["exit_code"]) for one in result.document["runs"]] == [
+    runs = result.document["runs"]
+    assert [(Path(one["conf"]).name, one["exit_code"]) for one in runs] == [
         ("a.yaml", 6),
         ("b.yaml", 2),
     ]
-    assert result.document["runs"][1]["error"]["where"]["path"] == str(tmp_path / "b.yaml")
-    assert result.document["runs"][1]["error"]["where"]["set"] == "zookeeper.session_timeout_s"
+    where = runs[1]["error"]["where"]
+    assert where["path"] == str(tmp_path / "b.yaml")
+    assert where["set"] == "zookeeper.session_timeout_s"
     (tmp_path / "a.yaml").unlink()
     shown = run_etl("run", str(tmp_path), "--quiet")
     assert shown.code == 2 and "b.yaml" in shown.out and "exit code" in shown.out
 
 
-def test_a_folder_after_two_dashes_is_run_like_any_other(tmp_path: Path) -> None:
-    (tmp_path / "b.yaml").write_text("pipeline: b")
-    for words in (["--", str(tmp_path)], [str(tmp_path), "--"]):
-        result = run_etl("run", "--json", *words)
-        assert [one["error"]["where"]["path"] for one in result.document["runs"]] == [
-            str(tmp_path / "b.yaml")
-        ]
-
-
 def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(
     tmp_path: Path,
 ) -> None:
-    refused(
-        run_etl("run", str(tmp_path), "--json"),
-        2,
-        "The directory has no conf (path",
-        str(tmp_path),
-    )
-    refused(
-        run_etl("run", str(tmp_path), "--dry-run", "--json"), 2, "takes one conf", str(tmp_path)
-    )
+    folder = str(tmp_path)
+    refused(run_etl("run", folder, "--json"), 2, "The directory has no conf (path", folder)
+    refused(run_etl("run", folder, "--dry-run", "--json"), 2, "takes one conf", folder)
 
 
 @pytest.mark.parametrize(
-    "text", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --fail-on-loss"]
+    ("text", "place"),
+    [
+        ("--quiet pipeline=x", 1),
+        ("--set pipeline=x pipeline=x --fail-on-loss", 2),
+        ("-- pipeline=x", 1),
+        ("pipeline=x --", 0),
+    ],
 )
-def test_the_folder_is_found_among_words_that_look_like_it(text: str) -> None:
-    context = cast(
-        typer.Context, SimpleNamespace(command=RUN, obj=["run", *text.split(), "--json"])
-    )
-    words = arguments_for(context, Path("pipeline=x"))
-    assert words.count(None) == 1 and [word or "pipeline=x" for word in words] == text.split()
-    assert words.index(None) == (1 if "--quiet" in text else 2)
-
-
-def test_a_conf_that_another_one_names_as_its_defaults_by_mistake_is_run_all_the_same(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a.yaml").write_text("pipeline: a\ndefaults: b.yaml\n")
-    (tmp_path / "b.yaml").write_text("pipeline: b\n")
-    (tmp_path / "c.yaml").write_text("pipeline: c\ndefaults: all.yaml\n")
-    (tmp_path / "all.yaml").write_text("group: g\n")
-    assert [path.name for path in confs_in(tmp_path)] == ["a.yaml", "b.yaml", "c.yaml"]
+def test_the_folder_is_found_among_words_that_look_like_it(text: str, place: int) -> None:
+    context = SimpleNamespace(command=RUN, obj=["run", *text.split(), "--json"])
+    words = arguments_for(cast(typer.Context, context), Path("pipeline=x"))
+    assert words.count(None) == 1 and words.index(None) == place
+    assert [word or "pipeline=x" for word in words] == text.split()

@@ -25,19 +25,9 @@ NAME = "function_of_these_tests:shaped"
 
 def rows(*offsets: int) -> pa.RecordBatch:
     """Records of one log, as a fetch gives them."""
+    same = {"topic": "clicks", "partition": 3, "timestampType": 0, "incarnation": 0}
     return pa.RecordBatch.from_pylist(
-        [
-            {
-                "value": b"v%d" % n,
-                "topic": "clicks",
-                "partition": 3,
-                "offset": n,
-                "timestamp": n,
-                "timestampType": 0,
-                "incarnation": 0,
-            }
-            for n in offsets
-        ],
+        [{**same, "value": b"v%d" % n, "offset": n, "timestamp": n} for n in offsets],
         schema=arrow_schema(),
     )
 
@@ -75,10 +65,8 @@ def test_the_result_for_no_rows_has_the_columns_of_all(shaped: Callable[[Any], N
         )
     )
     known = load_arrow_transform(NAME)
-    assert (
-        known.stored.names == [*arrow_schema().names, "kind"]
-        and known.stored.field("kind").type == pa.string()
-    )
+    assert known.stored.names == [*arrow_schema().names, "kind"]
+    assert known.stored.field("kind").type == pa.string()
     [batch] = made(rows(1, 2))
     assert batch.schema == known.stored and batch["kind"].to_pylist() == ["a", "a"]
 
@@ -101,37 +89,32 @@ def test_rows_may_be_fewer_more_and_in_another_order(
     assert [n for batch in made(rows(1, 2, 3)) for n in batch["offset"].to_pylist()] == expected
 
 
-def ends(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if batch.num_rows:
-        sys.exit(0)
-    return batch
+def with_rows(shape: Callable[[pa.RecordBatch], Any]) -> Callable[[pa.RecordBatch], Any]:
+    """A function that returns an empty batch as it is."""
+    return lambda batch: shape(batch) if batch.num_rows else batch
 
 
 def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if batch.num_rows:
-        raise ValueError("no luck\nat all")
-    return batch
+    raise ValueError("no luck\nat all")
+
+
+def no_utf_8(batch: pa.RecordBatch) -> pa.Array:
+    return compute.cast(pa.array([b"\xff"] * batch.num_rows, pa.binary()), pa.string(), safe=False)
 
 
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (fails, "failed for a batch with rows: ValueError: no luck"),
-        (ends, "it ends the process (sys.exit, with 0)"),
+        (with_rows(fails), "failed for a batch with rows: ValueError: no luck"),
+        (with_rows(lambda batch: sys.exit(0)), "it ends the process (sys.exit, with 0)"),
+        (with_rows(lambda batch: None), "returned NoneType for a batch with rows, not a Record"),
+        (with_rows(pa.table), "returned Table for a batch with rows"),
         (
-            lambda batch: batch if not batch.num_rows else None,
-            "returned NoneType for a batch with rows, not a RecordBatch",
-        ),
-        (
-            lambda batch: batch if not batch.num_rows else pa.table(batch),
-            "returned Table for a batch with rows",
-        ),
-        (
-            lambda batch: batch if not batch.num_rows else batch.drop_columns(["key"]),
+            with_rows(lambda batch: batch.drop_columns(["key"])),
             "other columns with rows than without: value (binary) instead of",
         ),
         (
-            lambda batch: batch if not batch.num_rows else batch.append_column("n", pa.array([1])),
+            with_rows(lambda batch: batch.append_column("n", pa.array([1]))),
             "10 columns instead of 9",
         ),
         (
@@ -150,15 +133,7 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
             with_column("t", lambda batch: pa.array([1] * batch.num_rows, pa.timestamp("ns"))),
             "returned a value that the table cannot store",
         ),
-        (
-            with_column(
-                "s",
-                lambda batch: compute.cast(
-                    pa.array([b"\xff"] * batch.num_rows, pa.binary()), pa.string(), safe=False
-                ),
-            ),
-            "returned a value that the table cannot store",
-        ),
+        (with_column("s", no_utf_8), "returned a value that the table cannot store"),
     ],
     ids=[
         "raises",
@@ -256,9 +231,7 @@ def test_columns_come_to_the_function_in_the_tables_order_and_types_whatever_a_f
     assert seen == [arrow_schema()] * 2
 
 
-def test_the_function_on_the_page_returns_its_column(
-    shaped: Callable[[Any], None],
-) -> None:
+def test_the_function_on_the_page_returns_its_column(shaped: Callable[[Any], None]) -> None:
     pages = programs(ROOT / "docs" / "READER.md")
     [program] = [text for text in pages if "def decoded(" in text]
     names: dict[str, Any] = {}

@@ -65,11 +65,15 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
 
 def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
     cursor = cursor_of(103, 107)
-    assert feed(cursor, encode(TEN)) == [103, 104, 105, 106]
+    assert feed(cursor, encode(TEN) + b"\xff" * 80) == [103, 104, 105, 106], (
+        "damage beyond the range does not stop it"
+    )
     assert cursor.done and cursor.position == 107
     assert cursor.receipt == RangeResult(
-        rows=4, fetched_bytes=len(encode(TEN)), last_epoch=7, epochs=((7, 103),)
+        rows=4, fetched_bytes=len(encode(TEN)) + 80, last_epoch=7, epochs=((7, 103),)
     )
+    empty = cursor_of(5, 5)
+    assert empty.done and empty.receipt == RangeResult(fetched_bytes=0), "no request is needed"
 
 
 @pytest.mark.parametrize(("until", "epoch"), [(105, 7), (110, 7), (112, None), (116, 8), (120, 8)])
@@ -81,11 +85,6 @@ def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_
     feed(cursor, encode(TEN) + encode(later))
     assert cursor.done and cursor.receipt.last_epoch == epoch
     assert cursor.receipt.epochs == ((7, 103), (8, 115))[: 1 + (until > 115)]
-
-
-def test_an_empty_range_is_done_before_any_request() -> None:
-    cursor = cursor_of(5, 5)
-    assert cursor.done and cursor.receipt == RangeResult(fetched_bytes=0)
 
 
 def test_the_position_moves_when_the_answer_is_fed_and_before_its_rows_are_read() -> None:
@@ -104,24 +103,12 @@ def test_rows_that_were_not_read_to_their_end_are_not_passed_over() -> None:
         _ = cursor.receipt
 
 
-def test_the_position_follows_the_record_batch_and_not_its_last_record() -> None:
-    cursor = cursor_of(100, 150)
-    assert feed(cursor, encode(Batch(100, [Rec(0)], last_delta=40))) == [100]
-    assert cursor.position == 141
-
-
 def test_a_log_that_continues_beyond_until_completes_a_range_with_a_compacted_tail() -> None:
     cursor = cursor_of(100, 150)
     feed(cursor, encode(TEN))
     assert not cursor.done
     assert feed(cursor, encode(Batch(160, [Rec(0)]))) == []
     assert cursor.done and cursor.receipt.gaps == ((110, 150),)
-
-
-def test_damage_beyond_the_range_does_not_stop_it() -> None:
-    cursor = cursor_of(100, 110)
-    assert len(feed(cursor, encode(TEN) + b"\xff" * 80)) == 10
-    assert cursor.done
 
 
 def test_a_damaged_record_batch_does_not_prove_that_the_tail_is_gone() -> None:
@@ -146,19 +133,16 @@ def test_the_fetch_size_grows_to_what_a_cut_off_record_batch_needs() -> None:
     assert cursor.done and cursor.receipt.fetched_bytes == 1000 + len(encode(BIG))
 
 
-def test_an_answer_that_moved_nothing_has_no_rows_to_read() -> None:
-    cursor = cursor_of(150, 160, fetch_max_bytes=500)
-    cursor.feed(answer(encode(TEN) + encode(Batch(150, [Rec(0)]))[:30]))
-    assert (cursor.position, cursor.max_bytes) == (150, 1000)
-    assert feed(cursor, encode(Batch(150, [Rec(0)]))) == [150]
-
-
 def test_the_fetch_size_doubles_where_not_even_a_header_came() -> None:
     cursor = cursor_of(100, 101, fetch_max_bytes=10, max_batch_bytes=15)
     feed(cursor, encode(BIG)[:10])
     assert cursor.max_bytes == 15
     with pytest.raises(MessageTooLarge, match="largest fetch, 15 bytes"):
         feed(cursor, encode(BIG)[:15])
+    moved_nothing = cursor_of(150, 160, fetch_max_bytes=500)
+    moved_nothing.feed(answer(encode(TEN) + encode(Batch(150, [Rec(0)]))[:30]))
+    assert (moved_nothing.position, moved_nothing.max_bytes) == (150, 1000)
+    assert feed(moved_nothing, encode(Batch(150, [Rec(0)]))) == [150], "it had no rows to read"
 
 
 def test_a_record_batch_larger_than_the_limit_is_named_with_its_size_and_place() -> None:
@@ -180,14 +164,14 @@ def test_an_empty_answer_below_the_readable_end_is_waited_for() -> None:
     for _ in range(EMPTY_RESPONSES_THAT_PROVE + 1):
         assert feed(cursor, high_watermark=200, last_stable_offset=105, proves_empty=True) == []
         assert cursor.starved and not cursor.done
+    for _ in range(10 * EMPTY_RESPONSES_THAT_PROVE):
+        feed(cursor)
+        assert not cursor.done and not cursor.starved, "a throttled answer proves nothing"
     assert len(feed(cursor, encode(TEN))) == 10
     assert cursor.done and not cursor.starved
-
-
-def test_read_uncommitted_and_old_answers_wait_for_the_high_watermark_only() -> None:
     uncommitted = cursor_of(100, 110, isolation=Isolation.READ_UNCOMMITTED)
     feed(uncommitted, high_watermark=110, last_stable_offset=100)
-    assert not uncommitted.starved
+    assert not uncommitted.starved, "it waits for the high watermark only"
     old = cursor_of(100, 110)
     feed(old, high_watermark=109, last_stable_offset=None)
     assert old.starved
@@ -195,6 +179,8 @@ def test_read_uncommitted_and_old_answers_wait_for_the_high_watermark_only() -> 
 
 def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> None:
     cursor = cursor_of(100, 120, cleanup=COMPACTED)
+    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
+        feed(cursor, proves_empty=True)
     feed(cursor, encode(TEN))
     for _ in range(EMPTY_RESPONSES_THAT_PROVE):
         assert not cursor.done
@@ -234,9 +220,11 @@ def test_offsets_between_record_batches_are_missing_where_no_compaction_explains
 
 def test_offsets_missing_inside_a_record_batch_are_always_compactions() -> None:
     """A producer writes none with gaps, and only the cleaner writes one again."""
-    cursor = cursor_of(100, 141)
-    feed(cursor, encode(Batch(100, [Rec(0), Rec(7)], last_delta=40)))
-    assert cursor.missing == [] and cursor.receipt.missing_offsets == 39
+    cursor = cursor_of(100, 150)
+    assert feed(cursor, encode(Batch(100, [Rec(0), Rec(7)], last_delta=40))) == [100, 107]
+    assert cursor.position == 141, "it follows the batch and not its last record"
+    assert feed(cursor, encode(Batch(141, [Rec(0)], last_delta=8))) == [141]
+    assert cursor.missing == [] and cursor.receipt.missing_offsets == 47
 
 
 def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() -> None:
@@ -254,30 +242,8 @@ def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() 
 def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:
     cursor = cursor_of(0, 1000)
     feed(cursor, b"".join(encode(Batch(4 * number, [Rec(0)])) for number in range(250)))
-    assert (len(cursor.missing), cursor.missing_count, cursor.missing[-1]) == (
-        MISSING_MAX,
-        249,
-        (397, 400),
-    )
-
-
-def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
-    """Throttled, or the partitions before it used up the bytes: the records may well be there."""
-    cursor = cursor_of(100, 110)
-    for _ in range(10 * EMPTY_RESPONSES_THAT_PROVE):
-        feed(cursor)
-    assert not cursor.done and not cursor.starved
-    assert len(feed(cursor, encode(TEN))) == 10
-
-
-def test_empty_answers_count_only_in_a_row() -> None:
-    cursor = cursor_of(100, 120, cleanup=COMPACTED)
-    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
-        feed(cursor, proves_empty=True)
-    feed(cursor, encode(TEN))
-    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
-        feed(cursor, proves_empty=True)
-    assert not cursor.done
+    assert (len(cursor.missing), cursor.missing_count) == (MISSING_MAX, 249)
+    assert cursor.missing[-1] == (397, 400)
 
 
 def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
@@ -288,6 +254,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
 @pytest.mark.parametrize(
     "code, log_start, kind, what",
     [
+        (74, None, BrokerError, "FENCED_LEADER_EPOCH"),
         (1, 101, ExpiredOffsets, "deleted by retention"),
         (1, 100, RanOutBeforeUntil, "The partition ends at or below 100,"),
         (1, None, BrokerError, "does not report on which side"),
@@ -296,6 +263,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
         (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),
         (29, None, PermissionDenied, "TOPIC_AUTHORIZATION_FAILED"),
         (4, None, EtlError, "INVALID_FETCH_SIZE"),
+        (109, None, EtlError, "OFFSET_MOVED_TO_TIERED_STORAGE"),
         (999, None, EtlError, "unknown error code 999"),
     ],
 )
@@ -305,16 +273,8 @@ def test_each_error_code_has_its_error_with_topic_partition_and_offset(
     with pytest.raises(EtlError, match=what) as caught:
         feed(cursor_of(100, 110), error_code=code, log_start_offset=log_start, high_watermark=-1)
     assert type(caught.value) is kind
+    assert caught.value.retriable == (kind is BrokerError), "only what may pass"
     assert {"topic": "clicks", "partition": 3, "offset": 100}.items() <= caught.value.where.items()
-
-
-def test_only_what_may_pass_is_retriable() -> None:
-    with pytest.raises(BrokerError) as caught:
-        feed(cursor_of(100, 110), error_code=74)
-    assert caught.value.retriable
-    with pytest.raises(EtlError) as final:
-        feed(cursor_of(100, 110), error_code=109)
-    assert not final.value.retriable
 
 
 def test_large_answers_come_as_several_arrow_batches() -> None:

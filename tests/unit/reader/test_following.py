@@ -6,6 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.report.run_progress import AttemptProgress, Verb
@@ -25,45 +27,38 @@ def reading(*, began: float | None, last_came: float | None, ended: int) -> Foll
     return following
 
 
-def test_until_a_task_reports_its_beginning_spark_is_at_its_first_job() -> None:
-    following = reading(began=None, last_came=None, ended=0)
-    assert following.doing().verb is Verb.FIRST_JOB
+@pytest.mark.parametrize(
+    ("began", "last_came", "ended", "verb", "first_job", "fetch"),
+    [
+        (None, None, 0, Verb.FIRST_JOB, None, None),
+        (3.0, 4.0, 1, Verb.FETCH, 2.0, 6.0),
+        (3.0, 7.0, 2, Verb.APPEND, 2.0, 4.0),
+        (None, 7.0, 2, Verb.APPEND, 0.0, 6.0),
+    ],
+    ids=["no task has begun", "one has ended", "both have", "both have, without reports"],
+)
+def test_a_reading_is_the_first_job_then_a_fetch_until_all_results_are_there_then_the_commit(
+    began: float | None,
+    last_came: float | None,
+    ended: int,
+    verb: Verb,
+    first_job: float | None,
+    fetch: float | None,
+) -> None:
+    following = reading(began=began, last_came=last_came, ended=ended)
+    assert following.doing().verb is verb
+    spent = {Verb.FIRST_JOB: first_job, Verb.FETCH: fetch}
+    assert following.spent(1.0, 9.0) == ({} if fetch is None else spent)
 
 
-def test_while_receipts_are_missing_tasks_read() -> None:
+def test_records_that_a_task_reports_are_reached() -> None:
     following = reading(began=3.0, last_came=None, ended=0)
     following.port.last_progress[0] = AttemptProgress(0, 5, 5, 50)
     doing = following.doing()
     assert (doing.verb, doing.reached and doing.reached.records) == (Verb.FETCH, 5)
     assert reading(began=None, last_came=4.0, ended=1).doing().verb is Verb.FETCH, (
-        "tasks without a report of their records have range results"
+        "a task without reports has a result"
     )
-
-
-def test_once_all_receipts_are_there_the_table_commits() -> None:
-    assert reading(began=3.0, last_came=7.0, ended=2).doing().verb is Verb.APPEND
-
-
-def test_the_time_of_a_reading_is_first_job_and_fetch_and_the_rest_is_the_commit() -> None:
-    assert reading(began=3.0, last_came=7.0, ended=2).spent(1.0, 9.0) == {
-        Verb.FIRST_JOB: 2.0,
-        Verb.FETCH: 4.0,
-    }
-
-
-def test_without_reports_of_tasks_the_first_job_counts_as_fetch() -> None:
-    assert reading(began=None, last_came=7.0, ended=2).spent(1.0, 9.0) == {
-        Verb.FIRST_JOB: 0.0,
-        Verb.FETCH: 6.0,
-    }
-
-
-def test_a_reading_that_broke_off_was_fetching_until_then() -> None:
-    assert reading(began=3.0, last_came=4.0, ended=1).spent(1.0, 9.0) == {
-        Verb.FIRST_JOB: 2.0,
-        Verb.FETCH: 6.0,
-    }
-    assert reading(began=None, last_came=None, ended=0).spent(1.0, 9.0) == {}
 
 
 def test_two_threads_may_read_it_at_once() -> None:

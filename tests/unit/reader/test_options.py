@@ -53,7 +53,6 @@ from etl.reader.query_ranges import (
     TopicSelection,
     clip_to_partition,
     ranges_of,
-    reject_missing_partitions,
 )
 from etl.settings.schema import key_names
 
@@ -64,6 +63,11 @@ EXTENTS = {
     CLICKS[2]: PartitionOffsets(7, 7),
 }
 LEAST = {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks"}
+
+
+def each(*offsets: int) -> str:
+    """An offset for each partition."""
+    return json.dumps({"clicks": {str(number): offset for number, offset in enumerate(offsets)}})
 
 
 def ranges(**options: str) -> list[tuple[int, int, int]]:
@@ -90,195 +94,96 @@ def test_ranges_are_written_as_json() -> None:
 @pytest.mark.parametrize(
     "options, named",
     [
-        ({"kafka.bootstrap.servers": "h:1", "assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
-        ({**LEAST, "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
-        (
-            {
-                "kafka.bootstrap.servers": "h:1",
-                "ranges": '[{"topic": "clicks", "partition": 0, "from": 5, "from": 1, "until": 9}]',
-            },
-            "from",
-        ),
+        ({"assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
+        ({"subscribe": "clicks", "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
+        ({"ranges": '[{"topic": "t", "partition": 0, "from": 5, "from": 1, "until": 9}]'}, "from"),
     ],
 )
 def test_a_repeated_name_in_an_option_is_rejected_as_ambiguous(
     options: dict[str, str], named: str
 ) -> None:
     with pytest.raises(SettingsError, match=f"'{named}' is named twice"):
-        parse_options(options)
+        parse_options({"kafka.bootstrap.servers": "h:1", **options})
 
 
 @pytest.mark.parametrize(
     "options, named",
     [
-        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "topicz": "t"}, "topicz"),
-        ({"kafka.bootstrap.servers": "h:1"}, "subscribe"),
-        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "ranges": "[]"}, "subscribe"),
-        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "assign": "{}"}, "assign"),
+        ({"topicz": "t"}, "topicz"),
+        ({"subscribe": None}, "subscribe"),
+        ({"ranges": "[]"}, "subscribe"),
+        ({"assign": "{}"}, "assign"),
+        ({"subscribe": None, "ranges": "[]", "startingOffsets": "earliest"}, "startingOffsets"),
+        ({"Subscribe": "u"}, "is set twice"),
+        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers"),
+        ({"kafka.bootstrap.servers": "h"}, "'h'"),
+        ({"kafka.bootstrap.servers": "h:99999"}, "'h:99999'"),
+        ({"kafka.bootstrap.servers": "h:0"}, "'h:0'"),
+        ({"kafka.bootstrap.servers": "h" * 80 + ":1"}, "host name:"),
+        ({"fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
+        ({"max_batch_bytes": str(2**31)}, "max_batch_bytes"),
+        ({"request_timeout_s": "1e300"}, "request_timeout_s"),
+        ({"kafka.isolation.level": "dirty"}, "dirty"),
+        ({"columns": "key,nothing"}, "nothing"),
+        ({"columns": " , "}, "columns"),
+        ({"fetch_max_bytes": "-1"}, "fetch_max_bytes"),
+        ({"request_timeout_s": "soon"}, "request_timeout_s"),
+        ({"request_timeout_s": "nan"}, "request_timeout_s"),
+        ({"minPartitions": "0"}, "minPartitions"),
+        ({"failOnDataLoss": "perhaps"}, "'perhaps' is no value of failOnDataLoss"),
+        ({"subscribe": None, "subscribePattern": "("}, "regular expression"),
+        ({"subscribe": None, "subscribePattern": "  "}, "every topic"),
         (
-            {"kafka.bootstrap.servers": "h:1", "ranges": "[]", "startingOffsets": "earliest"},
-            "startingOffsets",
-        ),
-        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "Subscribe": "u"}, "is set twice"),
-        ({"subscribe": "t"}, "kafka.bootstrap.servers"),
-        ({"kafka.bootstrap.servers": "h", "subscribe": "t"}, "'h'"),
-        ({"kafka.bootstrap.servers": "h:99999", "subscribe": "t"}, "'h:99999'"),
-        ({"kafka.bootstrap.servers": "h:0", "subscribe": "t"}, "'h:0'"),
-        ({"kafka.bootstrap.servers": "h" * 80 + ":1", "subscribe": "t"}, "host name:"),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "fetch_max_bytes": str(2**31)},
-            "fetch_max_bytes",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "max_batch_bytes": str(2**31)},
-            "max_batch_bytes",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "request_timeout_s": "1e300"},
-            "request_timeout_s",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.isolation.level": "dirty"},
-            "dirty",
-        ),
-        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "columns": "key,nothing"}, "nothing"),
-        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "columns": " , "}, "columns"),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "fetch_max_bytes": "-1"},
-            "fetch_max_bytes",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "request_timeout_s": "soon"},
-            "request_timeout_s",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "request_timeout_s": "nan"},
-            "request_timeout_s",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "minPartitions": "0"},
-            "minPartitions",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "failOnDataLoss": "perhaps"},
-            "'perhaps' is no value of failOnDataLoss",
-        ),
-        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, "regular expression"),
-        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "  "}, "every topic"),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribePattern": "or[c-e&&[^c]]ers"},
+            {"subscribe": None, "subscribePattern": "or[c-e&&[^c]]ers"},
             "a class inside a class, or &&.*option subscribePattern",
         ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribePattern": "a(b)\\1"},
-            "option subscribePattern",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribePattern": "a{,2}"},
-            "option subscribePattern",
-        ),
-        ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, "No topic is named"),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.sasl.mechanism": "PLAIN"},
-            r"username is missing.*option sasl_\*",
-        ),
-        ({"kafka.bootstrap.servers": "h:1", "assign": "[1]"}, "clicks"),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingOffsets": "latest"},
-            "startingOffsets cannot be latest",
-        ),
+        ({"subscribe": None, "subscribePattern": "a(b)\\1"}, "option subscribePattern"),
+        ({"subscribe": None, "subscribePattern": "a{,2}"}, "option subscribePattern"),
+        ({"subscribe": " , "}, "No topic is named"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "username is missing.*option sasl_\\*"),
+        ({"subscribe": None, "assign": "[1]"}, "clicks"),
+        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
+        ({"endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
+        ({"endingOffsets": '{"t": {"0": -3}}'}, "no offset"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "no offset"),
         (
             {
-                "kafka.bootstrap.servers": "h:1",
-                "subscribe": "t",
-                "startingOffsets": '{"t": {"0": -1}}',
-            },
-            "startingOffsets cannot be latest",
-        ),
-        (
-            {
-                "kafka.bootstrap.servers": "h:1",
-                "subscribe": "t",
-                "endingOffsets": '{"t": {"0": -2}}',
-            },
-            "endingOffsets cannot be earliest",
-        ),
-        (
-            {
-                "kafka.bootstrap.servers": "h:1",
-                "subscribe": "t",
-                "endingOffsets": '{"t": {"0": -3}}',
-            },
-            "no offset",
-        ),
-        (
-            {
-                "kafka.bootstrap.servers": "h:1",
-                "subscribe": "t",
-                "startingOffsets": '{"t": {"0": -3}}',
-            },
-            "no offset",
-        ),
-        (
-            {
-                "kafka.bootstrap.servers": "h:1",
+                "subscribe": None,
                 "ranges": '[{"topic": "t", "partition": 0, "from": -2, "until": 5}]',
             },
             "no whole number",
         ),
         (
             {
-                "kafka.bootstrap.servers": "h:1",
+                "subscribe": None,
                 "ranges": json.dumps([{"topic": "t", "partition": 0, "from": 0, "until": 5}] * 2),
             },
             "0 to 5 and 0 to 5 overlap",
         ),
+        ({"endingOffsets": '{"t": 3}'}, '"clicks"'),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "endingOffsets": '{"t": 3}'},
-            '"clicks"',
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingTimestamp": "yesterday"},
-            "milliseconds since 1970",
-        ),
-        (
-            {
-                "kafka.bootstrap.servers": "h:1",
-                "subscribe": "t",
-                "kafka.security.protocol": "SASL_SSL",
-            },
+            {"kafka.security.protocol": "SASL_SSL"},
             "sasl.mechanism is missing.*option kafka.security.protocol",
         ),
         (
-            {**LEAST, "kafka.sasl.jaas.config": "password=x"},
+            {"kafka.sasl.jaas.config": "password=x"},
             "kafka.sasl.jaas.config.*sasl_password, which is a reference",
         ),
+        ({"kafka.ssl.truststore.location": "x"}, "tls_ca_file, in PEM"),
+        ({"listener": "INSIDE"}, "give zookeeper in the place of kafka.bootstrap.servers"),
         (
-            {
-                "kafka.bootstrap.servers": "h:1",
-                "subscribe": "t",
-                "kafka.ssl.truststore.location": "x",
-            },
-            "tls_ca_file, in PEM",
-        ),
-        (
-            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "listener": "INSIDE"},
-            "give zookeeper in the place of kafka.bootstrap.servers",
-        ),
-        (
-            {
-                "kafka.bootstrap.servers": "h:1",
-                "subscribe": "t",
-                "kafka.security.protocol": "SSL",
-                "tls_key_file": "k.pem",
-            },
-            r"cert_file is missing \(option tls_\*\)\.",
+            {"kafka.security.protocol": "SSL", "tls_key_file": "k.pem"},
+            "cert_file is missing \\(option tls_\\*\\)\\.",
         ),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) -> None:
+def test_a_wrong_option_is_refused_by_name(options: dict[str, str | None], named: str) -> None:
+    """None takes an option away."""
+    given = {name: value for name, value in {**LEAST, **options}.items() if value is not None}
     with pytest.raises(SettingsError, match=named):
-        parse_options(options)
+        parse_options(given)
 
 
 @pytest.mark.parametrize(
@@ -299,33 +204,19 @@ def test_an_invalid_list_of_ranges_is_rejected_with_the_form(text: str) -> None:
         parse_ranges(text)
 
 
-def test_the_letters_of_an_options_name_do_not_count() -> None:
-    lower = {
-        "kafka.bootstrap.servers": "h:1,i:2",
-        "subscribe": "clicks,views",
-        "kafka.isolation.level": "read_uncommitted",
-    }
+def test_letters_of_names_blanks_and_options_that_only_tune_sparks_consumer_do_not_count() -> None:
+    lower = {**LEAST, "kafka.isolation.level": "read_uncommitted"}
     mixed = {
-        "KAFKA.bootstrap.servers": "h:1,i:2",
-        "Subscribe": "clicks,views",
+        "KAFKA.bootstrap.servers": "h:1",
+        "Subscribe": "clicks",
         "kafka.Isolation.Level": "READ_UNCOMMITTED",
+        "kafka.security.protocol": "plaintext",
+        **dict.fromkeys(WITHOUT_EFFECT, "1"),
     }
     assert parse_options(lower) == parse_options(mixed)
     assert parse_options(lower).fetch.isolation is Isolation.READ_UNCOMMITTED
-
-
-def test_options_that_only_tune_sparks_consumer_change_nothing() -> None:
-    assert parse_options({**LEAST, **dict.fromkeys(WITHOUT_EFFECT, "1")}) == parse_options(LEAST)
-
-
-def test_saying_that_there_is_no_encryption_changes_nothing() -> None:
-    assert parse_options({**LEAST, "kafka.security.protocol": "plaintext"}) == parse_options(LEAST)
-
-
-def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
-    assert parse_options(
-        {"kafka.bootstrap.servers": "h:1", "subscribePattern": " click.* "}
-    ).selection == TopicSelection(pattern="click.*")
+    pattern = {"kafka.bootstrap.servers": "h:1", "subscribePattern": " click.* "}
+    assert parse_options(pattern).selection == TopicSelection(pattern="click.*")
 
 
 @pytest.mark.parametrize(
@@ -336,14 +227,8 @@ def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
             {"startingOffsets": "earliest", "endingOffsets": "latest"},
             [(0, 10, 40), (1, 0, 50), (2, 7, 7)],
         ),
-        (
-            {"startingOffsets": '{"clicks": {"0": 12, "1": -2, "2": 7}}'},
-            [(0, 12, 40), (1, 0, 50), (2, 7, 7)],
-        ),
-        (
-            {"endingOffsets": '{"clicks": {"0": 12, "1": 5, "2": -1}}'},
-            [(0, 10, 12), (1, 0, 5), (2, 7, 7)],
-        ),
+        ({"startingOffsets": each(12, -2, 7)}, [(0, 12, 40), (1, 0, 50), (2, 7, 7)]),
+        ({"endingOffsets": each(12, 5, -1)}, [(0, 10, 12), (1, 0, 5), (2, 7, 7)]),
         ({"endingTimestamp": "1700000000000"}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
         (
             {"startingTimestamp": "1700000000000", "startingOffsetsByTimestampStrategy": "latest"},
@@ -357,33 +242,21 @@ def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
             },
             [(0, 20, 20), (1, 50, 50), (2, 7, 7)],
         ),
+        ({"endingOffsetsByTimestamp": each(1, 2, 3)}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
         (
-            {"endingOffsetsByTimestamp": '{"clicks": {"0": 1, "1": 2, "2": 3}}'},
-            [(0, 10, 20), (1, 0, 50), (2, 7, 7)],
-        ),
-        (
-            {"startingOffsets": '{"clicks": {"0": 3, "1": 3, "2": 3}}', "failOnDataLoss": "false"},
+            {"startingOffsets": each(3, 3, 3), "failOnDataLoss": "false"},
             [(0, 10, 40), (1, 3, 50), (2, 7, 7)],
         ),
         (
-            {
-                "startingOffsets": '{"clicks": {"0": 1000, "1": 49, "2": 8}}',
-                "failOnDataLoss": "false",
-            },
+            {"startingOffsets": each(1000, 49, 8), "failOnDataLoss": "false"},
             [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)],
         ),
+        ({"startingOffsets": each(40, 50, 7)}, [(0, 40, 40), (1, 50, 50), (2, 7, 7)]),
         (
-            {"startingOffsets": '{"clicks": {"0": 40, "1": 50, "2": 7}}'},
-            [(0, 40, 40), (1, 50, 50), (2, 7, 7)],
-        ),
-        (
-            {"endingOffsets": '{"clicks": {"0": 3, "1": 90, "2": 3}}', "failOnDataLoss": "false"},
+            {"endingOffsets": each(3, 90, 3), "failOnDataLoss": "false"},
             [(0, 10, 10), (1, 0, 50), (2, 7, 7)],
         ),
-        (
-            {"endingOffsets": '{"clicks": {"0": 10, "1": 0, "2": 7}}'},
-            [(0, 10, 10), (1, 0, 0), (2, 7, 7)],
-        ),
+        ({"endingOffsets": each(10, 0, 7)}, [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
     ],
 )
 def test_each_form_of_a_bound_is_read(
@@ -393,14 +266,8 @@ def test_each_form_of_a_bound_is_read(
 
 
 def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> None:
-    reading = parse_options(
-        {
-            **LEAST,
-            "startingTimestamp": "9",
-            "startingOffsetsByTimestamp": "{}",
-            "startingOffsets": "earliest",
-        }
-    )
+    each = {"startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"}
+    reading = parse_options({**LEAST, "startingTimestamp": "9", **each})
     assert reading.starting == Bounds(FirstAt(9), option="startingTimestamp")
     assert reading.ending.everywhere is LogEnd.LATEST
 
@@ -430,12 +297,12 @@ def test_a_record_that_arrives_during_the_lookup_of_a_time_is_after_the_read_ran
 def test_a_range_covered_by_an_open_transaction_may_be_requested_again(
     until: int, raised: type[EtlError]
 ) -> None:
+    there = PartitionOffsets(0, 10, high_watermark=12)
     with pytest.raises(raised, match=f"up to 10, offsets up to {until}"):
-        clip_to_partition(
-            OffsetRange(BrokerPartition("clicks", 0), 5, until),
-            PartitionOffsets(0, 10, high_watermark=12),
-            fails=True,
-        )
+        clip_to_partition(OffsetRange(CLICKS[0], 5, until), there, fails=True)
+    assert clip_to_partition(OffsetRange(CLICKS[0], 30, 30), there, fails=True).size == 0, (
+        "an empty range needs no offset"
+    )
 
 
 @pytest.mark.parametrize(
@@ -447,13 +314,10 @@ def test_a_range_covered_by_an_open_transaction_may_be_requested_again(
             TopicMissing,
             "partition 9",
         ),
-        ({"endingOffsets": '{"clicks": {"0": 41, "1": 1, "2": 7}}'}, RanOutBeforeUntil, "up to 40"),
-        ({"startingOffsets": '{"clicks": {"0": 3, "1": 1, "2": 7}}'}, DataLoss, "starts at 10"),
+        ({"endingOffsets": each(41, 1, 7)}, RanOutBeforeUntil, "up to 40"),
+        ({"startingOffsets": each(3, 1, 7)}, DataLoss, "starts at 10"),
         (
-            {
-                "startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}',
-                "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}',
-            },
+            {"startingOffsets": each(20, 1, 7), "endingOffsets": each(12, 1, 7)},
             SettingsError,
             "start at 20 and stop at 12",
         ),
@@ -463,17 +327,13 @@ def test_a_range_covered_by_an_open_transaction_may_be_requested_again(
             "No record is as late as the starting time.*partition 1",
         ),
         (
-            {"startingOffsets": '{"clicks": {"0": 41, "1": 1, "2": 7}}'},
+            {"startingOffsets": each(41, 1, 7)},
             RanOutBeforeUntil,
             "up to 40, offsets from 41 on.*partition 0",
         ),
+        ({"endingOffsets": each(9, 1, 7)}, DataLoss, "starts at 10, offsets up to 9.*partition 0"),
         (
-            {"endingOffsets": '{"clicks": {"0": 9, "1": 1, "2": 7}}'},
-            DataLoss,
-            "starts at 10, offsets up to 9.*partition 0",
-        ),
-        (
-            {"startingOffsets": '{"clicks": {"0": 21, "1": 1, "2": 7}}', "endingTimestamp": "5"},
+            {"startingOffsets": each(21, 1, 7), "endingTimestamp": "5"},
             SettingsError,
             "start at 21 and stop at 20",
         ),
@@ -481,7 +341,7 @@ def test_a_range_covered_by_an_open_transaction_may_be_requested_again(
             {
                 "startingTimestamp": "5",
                 "startingOffsetsByTimestampStrategy": "latest",
-                "endingOffsets": '{"clicks": {"0": 19, "1": 60, "2": 7}}',
+                "endingOffsets": each(19, 60, 7),
             },
             SettingsError,
             "start at 20 and stop at 19.*startingTimestamp and endingOffsets",
@@ -493,8 +353,8 @@ def test_a_range_covered_by_an_open_transaction_may_be_requested_again(
         ),
         (
             {
-                "startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}',
-                "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}',
+                "startingOffsets": each(20, 1, 7),
+                "endingOffsets": each(12, 1, 7),
                 "failOnDataLoss": "false",
             },
             SettingsError,
@@ -534,6 +394,7 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
             TopicSelection(logs=(BrokerPartition("clicks", 7),)),
             "3 partitions, numbered from 0.*partition 7",
         ),
+        (TopicSelection(logs=(BrokerPartition("views", 0),)), "The topic is not there"),
     ],
 )
 def test_missing_selected_topics_and_partitions_are_named(
@@ -541,15 +402,6 @@ def test_missing_selected_topics_and_partitions_are_named(
 ) -> None:
     with pytest.raises(TopicMissing, match=text):
         chosen.among(CLICKS)
-
-
-def test_a_topic_that_is_not_there_has_no_partitions_to_count() -> None:
-    with pytest.raises(TopicMissing, match="The topic is not there"):
-        reject_missing_partitions([BrokerPartition("views", 0)], CLICKS)
-
-
-def test_an_empty_range_needs_no_existing_offset() -> None:
-    assert clip_to_partition(OffsetRange(CLICKS[0], 3, 3), EXTENTS[CLICKS[0]], fails=True).size == 0
 
 
 def test_the_page_of_the_reader_names_every_option() -> None:
@@ -572,15 +424,11 @@ def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> Non
 
 
 def schema_of(*fields: tuple[str, str, bool]) -> StructType:
-    return StructType.fromJson(
-        {
-            "type": "struct",
-            "fields": [
-                {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
-                for name, kind, nullable in fields
-            ],
-        }
-    )
+    columns = [
+        {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+        for name, kind, nullable in fields
+    ]
+    return StructType.fromJson({"type": "struct", "fields": columns})
 
 
 def test_a_schema_names_the_columns_that_are_read_in_its_order() -> None:
@@ -622,28 +470,17 @@ def test_options_of_encryption_and_login_equal_the_keys_of_a_conf() -> None:
         }
     )
     password = SecretRef("file", "/run/secrets/kafka")
-    assert reading.fetch.security == Security(
-        SecurityProtocol.SASL_SSL,
-        None,
-        Tls(LocalFile("/ca.pem")),
-        Login(Mechanism.SCRAM_SHA_512, "etl", password),
-    )
-    assert (
-        parse_options(LEAST).fetch.security
-        == OPEN
-        == parse_options({**LEAST, "kafka.security.protocol": "PLAINTEXT"}).fetch.security
-    )
-
-
-def test_the_name_of_the_brokers_kerberos_service_is_an_option() -> None:
-    given = {
+    login = Login(Mechanism.SCRAM_SHA_512, "etl", password)
+    tls = Tls(LocalFile("/ca.pem"))
+    assert reading.fetch.security == Security(SecurityProtocol.SASL_SSL, None, tls, login)
+    assert parse_options(LEAST).fetch.security == OPEN
+    kerberos = {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "GSSAPI",
         "kafka.sasl.kerberos.service.name": "brokers",
     }
-    assert parse_options({**LEAST, **given}).fetch.security.login == Login(
-        Mechanism.GSSAPI, service="brokers"
-    )
+    login = Login(Mechanism.GSSAPI, service="brokers")
+    assert parse_options({**LEAST, **kerberos}).fetch.security.login == login
 
 
 def test_each_option_of_encryption_and_login_sets_a_key_of_the_conf() -> None:
@@ -661,40 +498,45 @@ def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
         "sasl_username": "etl",
         "sasl_password": "hunter2",
     }
-    with pytest.raises(
-        SettingsError,
-        match=r"sasl_password: must be a reference, \$\{env:NAME\} or .*option sasl_password",
-    ) as refused:
+    words = r"sasl_password: must be a reference, \$\{env:NAME\} or .*option sasl_password"
+    with pytest.raises(SettingsError, match=words) as refused:
         parse_options({**LEAST, **given})
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
-    error = PermissionDenied(
-        "no",
-        key="source.security.sasl.password",
-        action="source.security.sasl.username, and source.security: both",
-    )
-    reported = with_option_advice(error)
-    assert (reported.where, reported.action) == (
-        {"option": "sasl_password"},
-        "sasl_username, and kafka.security.protocol: both",
-    )
+SASL = "source.security.sasl"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "where", "action"),
+    [
+        (
+            PermissionDenied(
+                "no", key=f"{SASL}.password", action=f"{SASL}.username, and source.security: both"
+            ),
+            "no",
+            {"option": "sasl_password"},
+            "sasl_username, and kafka.security.protocol: both",
+        ),
+        (
+            BrokerUnreachable(
+                "no token within 2.0 s of source.request_timeout_s", key=f"{SASL}.token", action="a"
+            ),
+            "no token within 2.0 s of request_timeout_s",
+            {"option": "sasl_token"},
+            "a",
+        ),
+        (
+            NotKafka("TLS", broker="host:9093", action="source.security.protocol: set SSL"),
+            "TLS",
+            {"broker": "host:9093"},
+            "kafka.security.protocol: set SSL",
+        ),
+    ],
+)
+def test_an_error_of_the_way_in_names_options_where_there_is_no_conf(
+    error: EtlError, message: str, where: dict[str, str], action: str
+) -> None:
+    found = with_option_advice(error)
+    assert (found.message, found.where, found.action) == (message, where, action)
     assert with_pipeline_advice(error) is error
-    late = BrokerUnreachable(
-        "f returned no token within 2.0 s, the time left of source.request_timeout_s",
-        key="source.security.sasl.token",
-        action="Check that function, and the service that it calls",
-    )
-    assert with_option_advice(late).message == (
-        "f returned no token within 2.0 s, the time left of request_timeout_s"
-    )
-    unnamed = with_option_advice(
-        NotKafka(
-            "the port speaks TLS", broker="host:9093", action="source.security.protocol: set SSL"
-        )
-    )
-    assert (unnamed.where, unnamed.action) == (
-        {"broker": "host:9093"},
-        "kafka.security.protocol: set SSL",
-    )

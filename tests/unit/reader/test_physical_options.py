@@ -20,26 +20,14 @@ LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for numb
 
 def test_brokers_are_found_where_they_are_registered() -> None:
     reading = parse_options(LEAST)
-    assert (reading.physical, reading.zookeeper, reading.fetch.bootstrap) == (
-        True,
-        "a:2181,b:2181/old",
-        (),
-    )
-    assert reading.fetch.isolation is Isolation.READ_UNCOMMITTED
+    assert (reading.physical, reading.zookeeper) == (True, "a:2181,b:2181/old")
+    assert (reading.fetch.bootstrap, reading.fetch.isolation) == ((), Isolation.READ_UNCOMMITTED)
     of_kafka = parse_options({**LEAST, "broker_type": "kafka"})
-    assert (of_kafka.physical, of_kafka.zookeeper, of_kafka.fetch.isolation) == (
-        False,
-        "a:2181,b:2181/old",
-        Isolation.READ_COMMITTED,
-    )
-
-
-def test_rows_have_the_columns_of_byte_positions() -> None:
-    assert {"broker_id", "message_index"} <= set(parse_options(LEAST).columns)
-    assert parse_options({**LEAST, "columns": "message_index,value"}).columns == (
-        "value",
-        "message_index",
-    )
+    assert (of_kafka.physical, of_kafka.zookeeper) == (False, "a:2181,b:2181/old")
+    assert of_kafka.fetch.isolation is Isolation.READ_COMMITTED
+    assert {"broker_id", "message_index"} <= set(reading.columns)
+    some = parse_options({**LEAST, "columns": "message_index,value"}).columns
+    assert some == ("value", "message_index")
 
 
 def test_a_log_is_named_with_its_broker() -> None:
@@ -95,20 +83,15 @@ def test_options_without_a_meaning_there_are_rejected_with_the_reason(name: str)
 
 
 def test_a_broker_is_named_only_where_logs_have_one() -> None:
+    def ranges_on(*brokers: int) -> str:
+        one = {"topic": "t", "partition": 0, "from": 0, "until": 5}
+        return json.dumps([{**one, "broker": broker} for broker in brokers])
+
     with pytest.raises(SettingsError, match="a broker is named"):
-        parse_ranges('[{"topic": "t", "broker": 1, "partition": 0, "from": 0, "until": 5}]')
+        parse_ranges(ranges_on(1))
     with pytest.raises(SettingsError, match="overlap"):
-        parse_ranges(
-            json.dumps([{"topic": "t", "broker": 1, "partition": 0, "from": 0, "until": 5}] * 2),
-            physical=True,
-        )
-
-
-def test_the_same_partition_of_two_brokers_is_two_logs() -> None:
-    both = [
-        {"topic": "t", "broker": broker, "partition": 0, "from": 0, "until": 5} for broker in (1, 2)
-    ]
-    assert len(parse_ranges(json.dumps(both), physical=True)) == 2
+        parse_ranges(ranges_on(1, 1), physical=True)
+    assert len(parse_ranges(ranges_on(1, 2), physical=True)) == 2
 
 
 def test_either_bootstrap_or_zookeeper_locates_the_brokers() -> None:

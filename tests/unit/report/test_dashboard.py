@@ -66,11 +66,9 @@ def test_every_panel_has_a_place_of_its_own_and_the_data_source_that_is_chosen()
             for x in range(at["x"], at["x"] + at["w"])
             for y in range(at["y"], at["y"] + at["h"])
         }
-        assert (
-            not own & places
-            and at["x"] + at["w"] <= 24
-            and panel["datasource"]["uid"] == "${datasource}"
-        )
+        assert not own & places
+        assert at["x"] + at["w"] <= 24
+        assert panel["datasource"]["uid"] == "${datasource}"
         places |= own
     assert (
         len({panel["id"] for panel in DOCUMENT["panels"]})

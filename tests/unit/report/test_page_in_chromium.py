@@ -4,8 +4,10 @@ dark, and the browser has no complaint.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,74 +58,51 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield running
 
 
+@contextlib.contextmanager
+def shown(browser: Browser, file: Path, text: str, width: int, scheme: str) -> Iterator[Any]:
+    file.write_text(text, encoding="utf-8")
+    page = browser.show(file, width, scheme)
+    try:
+        yield page
+    finally:
+        page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_page_is_whole_and_calm_in_a_browser(
     browser: Browser, tmp_path: Path, name: str, width: int, scheme: str
 ) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(page_of(document_of(REPORTS[name]()), RUNS), encoding="utf-8")
-    page = browser.show(file, width, scheme)
-    try:
+    file, text = tmp_path / "page.html", page_of(document_of(REPORTS[name]()), RUNS)
+    with shown(browser, file, text, width, scheme) as page:
         page.value("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert page.value("document.documentElement.scrollWidth") <= width, (
             "nothing hangs over the edge"
         )
-        assert page.value("getComputedStyle(document.body).backgroundColor") == rgb(
-            (DARK if scheme == "dark" else LIGHT)["paper"]
+        paper = (DARK if scheme == "dark" else LIGHT)["paper"]
+        assert page.value("getComputedStyle(document.body).backgroundColor") == rgb(paper)
+        too_wide = (
+            "[...document.querySelectorAll('p,dd,dt,h1,h2,li span')].filter(one => "
+            "one.scrollWidth > one.clientWidth + 1"
+            " && getComputedStyle(one).display !== 'inline').length"
         )
-        assert (
-            page.value(
-                "[...document.querySelectorAll('p,dd,dt,h1,h2,li span')].filter(one => "
-                "one.scrollWidth > one.clientWidth + 1"
-                " && getComputedStyle(one).display !== 'inline').length"
-            )
-            == 0
-        ), "no text is wider than its place"
+        assert page.value(too_wide) == 0, "no text is wider than its place"
         assert page.value(
             "[...document.querySelectorAll('svg')].every(one => "
             "one.getBoundingClientRect().width > 40)"
         )
         assert page.complaints == [] and page.requested == [file.as_uri()]
-    finally:
-        page.close()
 
 
 def test_the_page_runs_no_script_even_where_one_came_into_it(
     browser: Browser, tmp_path: Path
 ) -> None:
     """What escaping is for is kept out a second time by the page's own policy."""
-    text = page_of(document_of(loaded(1)))
-    file = tmp_path / "page.html"
-    file.write_text(
-        text.replace(
-            "</main>",
-            "<script>document.title = 'changed'</script><img src='http://127.0.0.1:9/x'></main>",
-        )
-    )
-    page = browser.show(file, 1280, "light")
-    try:
+    script = "<script>document.title = 'changed'</script><img src='http://127.0.0.1:9/x'></main>"
+    text = page_of(document_of(loaded(1))).replace("</main>", script)
+    with shown(browser, tmp_path / "page.html", text, 1280, "light") as page:
         assert page.value("document.title") == "clicks: done" and len(page.complaints) >= 2
-    finally:
-        page.close()
-
-
-@pytest.mark.parametrize("count", [2, 4, 9, 10])
-def test_each_run_of_the_history_has_a_column_with_an_area(
-    browser: Browser, tmp_path: Path, count: int
-) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(page_of(document_of(loaded(1)), RUNS[: count - 1]), encoding="utf-8")
-    page = browser.show(file, 1280, "light")
-    try:
-        areas = page.value(
-            "[...document.querySelectorAll('figure svg > g')].map(one => "
-            "one.getBoundingClientRect()).filter(one => one.width > 5 && one.height > 50).length"
-        )
-        assert areas == 2 * count
-    finally:
-        page.close()
 
 
 def rgb(colour: str) -> str:
@@ -134,20 +113,12 @@ def rgb(colour: str) -> str:
 def test_a_number_of_millions_is_not_broken_in_its_middle(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
-    file = tmp_path / "page.html"
-    document = {
-        **document_of(loaded(12, topics=3)),
-        "records_read": 12_345_678,
-        "records_per_second": 1_234_567,
-    }
-    file.write_text(page_of(document, RUNS), encoding="utf-8")
-    page = browser.show(file, width, "light")
-    try:
+    numbers = {"records_read": 12_345_678, "records_per_second": 1_234_567}
+    text = page_of({**document_of(loaded(12, topics=3)), **numbers}, RUNS)
+    with shown(browser, tmp_path / "page.html", text, width, "light") as page:
         lines = (
             "[...document.querySelectorAll('.tiles dd')].map(one => {"
             " const text = document.createRange(); text.selectNode(one.firstChild); return "
             "text.getClientRects().length })"
         )
         assert page.value(lines) == [1] * 6
-    finally:
-        page.close()

@@ -87,21 +87,17 @@ def looked(report: Report, snapshot: Snapshot, state: PipelineState = FirstRun()
     report.stands(state, SETTINGS)
 
 
-def lag_of(report: Report) -> list[tuple[int, int]]:
+def lag_of(report: Report) -> list[tuple[Any, Any]]:
     return [(log["before"], log["after"]) for log in document_of(report)["lag"]]
-
-
-def test_a_report_is_json_from_its_first_moment() -> None:
-    document = document_of(new_report())
-    assert document["run_id"] == "run-1"
-    assert (document["outcomes"], document["plan"], document["lag"]) == ([], None, [])
-    assert list(document["seconds"]) == [verb.value for verb in Verb]
 
 
 def test_a_run_that_was_killed_leaves_a_report_that_claims_nothing() -> None:
     document = document_of(new_report())
-    unknown = ("exit_code", "error", "finished_at", "records_per_second", "table_version")
-    assert (document["state"], [document[name] for name in unknown]) == ("running", [None] * 5)
+    unknown = ("exit_code", "error", "finished_at", "records_per_second", "table_version", "plan")
+    assert (document["run_id"], document["state"]) == ("run-1", "running")
+    assert [document[name] for name in unknown] == [None] * 6
+    assert (document["outcomes"], document["lag"]) == ([], [])
+    assert list(document["seconds"]) == [verb.value for verb in Verb]
 
 
 @pytest.mark.parametrize(
@@ -121,24 +117,21 @@ def test_a_finished_run_has_its_outcome_and_its_time(
     report.finished(1_700_000_001_500)
     document = document_of(report)
     assert (document["state"], document["exit_code"]) == (state, code)
-    assert (document["started_at"], document["finished_at"]) == (
-        "2023-11-14T22:13:20.000+00:00",
-        "2023-11-14T22:13:21.500+00:00",
-    )
+    assert document["started_at"] == "2023-11-14T22:13:20.000+00:00"
+    assert document["finished_at"] == "2023-11-14T22:13:21.500+00:00"
 
 
 def test_a_report_names_process_conf_and_versions() -> None:
     report = new_report()
-    report.process = Process(
-        "host-1", 7, "/conf/clicks.yaml", {"pyspark": None, "python": "3.11.2"}
-    )
+    versions = {"pyspark": None, "python": "3.11.2"}
+    report.process = Process("host-1", 7, "/conf/clicks.yaml", versions)
     document = document_of(report)
-    assert (document["host"], document["pid"], document["conf"]) == (
+    assert [document[name] for name in ("host", "pid", "conf", "versions")] == [
         "host-1",
         7,
         "/conf/clicks.yaml",
-    )
-    assert document["versions"] == {"pyspark": None, "python": "3.11.2"}
+        versions,
+    ]
 
 
 @pytest.mark.parametrize(("sizes", "reported"), [((90, 10), 100), ((90, None), None)])
@@ -147,11 +140,8 @@ def test_bytes_are_those_of_all_ranges_or_unknown(
 ) -> None:
     report = new_report()
     report.planned(FIRST)
-    report.applied(
-        CommitResult(
-            1, "plan-1", 0, "t", tuple(RangeResult(rows=1, fetched_bytes=size) for size in sizes)
-        )
-    )
+    receipts = tuple(RangeResult(rows=1, fetched_bytes=size) for size in sizes)
+    report.applied(replace(APPLIED, receipts=receipts))
     assert document_of(report)["bytes"] == reported
 
 
@@ -198,118 +188,91 @@ def test_each_open_transaction_of_a_topic_has_its_own_partitions_and_its_reporte
     report = new_report()
     report.saw(snapshot)
     first = document_of(report)["lag"][0]
-    assert (
-        first["log_end"],
-        first["high_watermark"],
-        first["held_back"],
-        first["held_back_by"],
-    ) == (10, 70, 60, "orders")
+    assert first["log_end"] == 10
+    assert first["high_watermark"] == 70
+    assert first["held_back"] == 60
+    assert first["held_back_by"] == "orders"
 
 
 def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
     report = new_report()
-    looked(report, snapshot_of((10, 6)))
+    report.saw(snapshot_of((10, 6)))
+    assert lag_of(report) == [(None, None)] * 2, "it does not know yet where it stands"
+    report.stands(FirstRun(), SETTINGS)
     report.planned(FIRST)
     assert lag_of(report) == [(8, 8), (6, 6)]
     report.applied(APPLIED)
     report.committed(FIRST)
     assert lag_of(report) == [(8, 0), (6, 0)]
     document = document_of(report)
-    assert (document["records_read"], document["offsets_committed"], document["table_version"]) == (
-        13,
-        2,
-        0,
-    )
+    counts = [document[name] for name in ("records_read", "offsets_committed", "table_version")]
+    assert counts == [13, 2, 0]
     assert document["outcomes"] == [
         {"outcome": "ingested", "message": "Plan 1: 13 rows written, table version 0"}
     ]
 
 
-def test_the_lag_of_the_first_run_of_a_group_with_offsets_counts_from_those() -> None:
+LATER = UpToDate(FIRST, FIRST.loaded_until)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "state", "plan", "before", "after"),
+    [
+        (snapshot_of((10, 6), {A: 9}), FirstRun(), None, (1, 6), (1, 6)),
+        (snapshot_of((10, 6), {A: 99}), FirstRun(), None, (0, 6), (0, 6)),
+        (snapshot_of((10, 6), {A: 0}), FirstRun(), None, (8, 6), (8, 6)),
+        (snapshot_of((20, 6), {A: 10, B: 6}, SECOND), Replay(SECOND), SECOND, (10, 0), (6, 0)),
+        (
+            snapshot_of((14, 6), {A: 10}, SECOND),
+            UpToDate(SECOND, SECOND.loaded_until, (A,)),
+            None,
+            (0, 0),
+            (0, 0),
+        ),
+        (snapshot_of((14, 6), {A: 10, B: 6}, FIRST), LATER, SECOND, (4, 0), (0, 0)),
+    ],
+    ids=[
+        "committed offsets of the group",
+        "an offset above the end",
+        "an offset that is lost",
+        "a stored plan",
+        "an offset that is not committed",
+        "a next plan",
+    ],
+)
+def test_the_lag_counts_from_the_last_plan_or_else_from_the_committed_offsets(
+    snapshot: Snapshot,
+    state: PipelineState,
+    plan: Plan | None,
+    before: tuple[int, int],
+    after: tuple[int, int],
+) -> None:
     report = new_report()
-    looked(report, snapshot_of((10, 6), {A: 9}))
-    assert lag_of(report) == [(1, 1), (6, 6)]
-
-
-def test_the_lag_of_a_replay_counts_from_the_offsets_committed_before_it() -> None:
-    report = new_report()
-    looked(report, snapshot_of((20, 6), {A: 10, B: 6}, SECOND), Replay(SECOND))
-    report.planned(SECOND)
-    assert lag_of(report) == [(10, 10), (0, 0)]
-    report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
-    assert lag_of(report) == [(10, 6), (0, 0)]
-
-
-def test_the_lag_without_new_records_counts_from_the_last_plan_even_without_an_offset_commit() -> (
-    None
-):
-    report = new_report()
-    looked(
-        report, snapshot_of((14, 6), {A: 10}, SECOND), UpToDate(SECOND, SECOND.loaded_until, (A,))
-    )
-    report.add(Outcome.UP_TO_DATE, "No new records")
-    assert lag_of(report) == [(0, 0), (0, 0)]
-
-
-def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
-    report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.loaded_until))
-    report.planned(SECOND)
-    report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
-    assert lag_of(report) == [(4, 0), (0, 0)]
+    looked(report, snapshot, state)
+    if plan:
+        report.planned(plan)
+        assert lag_of(report) == [*zip(before, before)]
+        report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
+        report.failed(SettingsError("later"))
+    assert lag_of(report) == [*zip(before, after)]
 
 
 def test_a_run_that_failed_before_its_append_keeps_its_lag_and_reports_the_error() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.loaded_until))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), LATER)
     report.planned(SECOND)
     report.failed(TableUnreachable("the table cannot be written", path=Path("/t")))
     report.finished(1_700_000_001_000)
     document = document_of(report)
     assert lag_of(report) == [(4, 4), (0, 0)]
-    assert (document["exit_code"], document["error"]["error"], document["error"]["where"]) == (
-        7,
-        "TableUnreachable",
-        {"path": "/t"},
-    )
+    error = document["error"]
+    assert (document["exit_code"], error["error"]) == (7, "TableUnreachable")
+    assert error["where"] == {"path": "/t"}
     assert document["outcomes"][-1]["outcome"] == "failed"
 
 
-def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
-    report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.loaded_until))
-    report.planned(SECOND)
-    report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
-    report.failed(SettingsError("later"))
-    assert lag_of(report) == [(4, 0), (0, 0)]
-
-
-def test_a_run_that_failed_before_it_saw_anything_has_no_lag() -> None:
-    report = new_report()
-    report.failed(SettingsError("the conf file is not there", key="source.topics", path=Path("x")))
-    report.finished(1_700_000_001_000)
-    document = document_of(report)
-    assert (document["exit_code"], document["lag"]) == (2, [])
-
-
-def test_a_run_that_ended_before_it_knew_where_it_stands_has_logs_without_a_lag() -> None:
-    report = new_report()
-    report.saw(snapshot_of((10, 6)))
-    assert [(log["before"], log["after"]) for log in document_of(report)["lag"]] == [
-        (None, None)
-    ] * 2
-
-
-def test_a_position_above_the_end_is_no_negative_lag() -> None:
-    report = new_report()
-    looked(report, snapshot_of((10, 6), {A: 99}))
-    assert lag_of(report)[0] == (0, 0)
-
-
-def test_a_log_that_lost_records_lags_from_its_start() -> None:
-    report = new_report()
-    looked(report, snapshot_of((10, 6), {A: 0}))
-    assert lag_of(report)[0] == (8, 8)
+def losing(*lost: Loss, number: int = 1) -> Plan:
+    return replace(FIRST, number=number, losses=replace(FIRST.losses, lost=lost))
 
 
 @pytest.mark.parametrize(
@@ -327,32 +290,19 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
 )
 def test_losses_are_reported_with_their_reason(whys: list[LossReason], who: str) -> None:
     report = new_report()
-    report.planned(
-        replace(
-            FIRST,
-            losses=replace(
-                FIRST.losses, lost=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys))
-            ),
-        )
-    )
+    report.planned(losing(*(Loss(A, i, i + 1, why) for i, why in enumerate(whys))))
     assert describe_who_skipped(report.why_lost)[0] == who
 
 
 def test_the_plan_with_the_reason_of_skipped_records_is_named() -> None:
     report = new_report()
     skipped = Loss(A, 1, 3, LossReason.SKIPPED)
-    report.planned(replace(FIRST, number=2, losses=replace(FIRST.losses, lost=(skipped,))))
-    report.planned(
-        replace(
-            FIRST,
-            number=3,
-            losses=replace(FIRST.losses, lost=(Loss(A, 4, 5, LossReason.EXPIRED),)),
-        )
-    )
+    report.planned(losing(skipped, number=2))
+    report.planned(losing(Loss(A, 4, 5, LossReason.EXPIRED), number=3))
     assert describe_who_skipped(report.why_lost)[1] == (
         "Check the topic's retention. Check the reason with `etl plans show CONF 2`"
     )
-    report.planned(replace(FIRST, number=4, losses=replace(FIRST.losses, lost=(skipped,))))
+    report.planned(losing(skipped, number=4))
     assert describe_who_skipped(report.why_lost)[1].endswith(
         "Check the reason with `etl plans show CONF 2` and `etl plans show CONF 4`"
     )
@@ -361,23 +311,13 @@ def test_the_plan_with_the_reason_of_skipped_records_is_named() -> None:
 def test_skipped_records_are_reported_per_log() -> None:
     report = new_report()
     assert not report.lost_records
-    report.planned(
-        replace(FIRST, losses=replace(FIRST.losses, lost=(Loss(A, 0, 2_000, LossReason.EXPIRED),)))
-    )
+    report.planned(losing(Loss(A, 0, 2_000, LossReason.EXPIRED)))
     assert report.lost_records
     assert report.outcomes == [
         (Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) lost: expired")
     ]
-    assert document_of(report)["plan"]["losses"] == [
-        {
-            "topic": "clicks",
-            "partition": 0,
-            "from": 0,
-            "until": 2000,
-            "reason": "expired",
-            "incarnation": 0,
-        }
-    ]
+    [loss] = document_of(report)["plan"]["losses"]
+    assert loss == {**A.place, "from": 0, "until": 2000, "reason": "expired", "incarnation": 0}
 
 
 def test_a_plan_without_ranges_is_described_as_keeping_the_start() -> None:
@@ -425,23 +365,16 @@ def test_a_result_with_open_questions_reports_them() -> None:
 
 
 def test_of_an_uncounted_plan_the_numbers_are_missing_and_the_reason_is_there() -> None:
-    document = json.loads(
-        json.dumps(
-            describe_plan(FIRST, replace(APPLIED, receipts=(NOT_COUNTED,) * 2, uncounted="why"))
-        )
-    )
-    assert (
-        document["uncounted"],
-        document["ranges"][0]["rows"],
-        document["ranges"][0]["missing_offsets"],
-    ) == ("why", None, None)
+    result = replace(APPLIED, receipts=(NOT_COUNTED,) * 2, uncounted="why")
+    document = json.loads(json.dumps(describe_plan(FIRST, result)))
+    first = document["ranges"][0]
+    assert (document["uncounted"], first["rows"], first["missing_offsets"]) == ("why", None, None)
 
 
 def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None:
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
-        "topic": "clicks",
-        "partition": 0,
+        **A.place,
         "from": 2,
         "until": 10,
         "leader": "0 at h:9092",
@@ -457,44 +390,27 @@ def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None
         "behind_transform": False,
     }
     assert document["ranges"][1]["leader"] is None
+    unseen = {"seen_offset": None, "seen_version": None}
     assert document["partitions"] == [
-        {
-            "topic": "clicks",
-            "partition": 0,
-            "loaded_until": 10,
-            "seen_offset": None,
-            "seen_version": None,
-        },
-        {
-            "topic": "clicks",
-            "partition": 1,
-            "loaded_until": 6,
-            "seen_offset": None,
-            "seen_version": None,
-        },
+        {**log.place, "loaded_until": until, **unseen} for log, until in ((A, 10), (B, 6))
     ]
     assert "rows" not in describe_plan(FIRST, None)["ranges"][0]
 
 
 def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs() -> None:
-    runs = [f"2026010{day}T000000-00000{day}" for day in range(1, 6)]
+    runs = [f"clicks-2026010{day}T000000-00000{day}" for day in range(1, 6)]
     of_others = [
         "other-20250101T000000-000000.json",
         "clicks-2-20250101T000000-000000.json",
         "clicks-notes.json",
         "clicks.yaml",
     ]
-    of_jobs = [f"clicks-{runs[0]}-{job}.spark.log" for job in ("verify", "maintain", "into")]
-    names = (
-        [f"clicks-{run}{end}" for run in runs for end in (".json", ".spark.log")]
-        + of_jobs
-        + of_others
-    )
-    assert outdated(names, "clicks", 3) == sorted(
-        [f"clicks-{run}{end}" for run in runs[:2] for end in (".json", ".spark.log")] + of_jobs
-    )
+    of_jobs = [f"{runs[0]}-{job}.spark.log" for job in ("verify", "maintain", "into")]
+    of_runs = [f"{run}{end}" for run in runs for end in (".json", ".spark.log")]
+    names = of_runs + of_jobs + of_others
+    assert outdated(names, "clicks", 3) == sorted(of_runs[:4] + of_jobs)
     assert outdated(names, "clicks", 5) == []
-    assert outdated([f"clicks-{runs[0]}.spark.log"], "clicks", 1) == []
+    assert outdated([f"{runs[0]}.spark.log"], "clicks", 1) == []
 
 
 @pytest.mark.parametrize(

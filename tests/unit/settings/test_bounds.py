@@ -19,9 +19,7 @@ KAFKA, JAFKA = (
 
 
 def request_with(
-    until: str | None = None,
-    key: str | None = None,
-    settings: Settings = KAFKA,
+    until: str | None = None, key: str | None = None, settings: Settings = KAFKA
 ) -> Request | None:
     return request_of(settings, run_key=key, until=until, now_ms=NOW)
 

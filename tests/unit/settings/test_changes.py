@@ -57,15 +57,14 @@ def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object
         ("=1", "KEY=VALUE"),
         ("group=[", "as in a conf file"),
         ("group=*x", "as in a conf file"),
+        ("source.topics={allow: [a], allow: [b]}", "not valid YAML: duplicate key allow, first in"),
     ],
 )
 def test_a_change_of_an_unknown_key_is_rejected_by_its_name(word: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_change(word)
-    assert (
-        f"--set {word.partition('=')[0]}" in caught.value.message
-        and message in f"{caught.value.message} {caught.value.action}"
-    )
+    assert f"--set {word.partition('=')[0]}" in caught.value.message
+    assert message in f"{caught.value.message} {caught.value.action}"
 
 
 @pytest.mark.parametrize("key", sorted(key_names()))
@@ -118,6 +117,7 @@ def test_a_report_lists_changes_without_possible_secrets() -> None:
         "group=${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key=s3cret",
         "spark={spark.x: s3cret}",
+        "source.security.sasl.password=s3cret",
         "zookeeper.connect=host:2181",
         "source.bootstrap_servers=host:9092",
     )
@@ -126,15 +126,7 @@ def test_a_report_lists_changes_without_possible_secrets() -> None:
         "group": "${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key": None,
         "spark": None,
+        "source.security.sasl.password": None,
         "zookeeper.connect": None,
         "source.bootstrap_servers": None,
     }
-
-
-def test_a_key_that_stands_twice_in_the_value_of_a_change_is_refused() -> None:
-    with pytest.raises(
-        SettingsError,
-        match=r"--set source\.topics: the value is not valid YAML: duplicate key allow, first in "
-        r"line",
-    ):
-        parse_change("source.topics={allow: [clicks], allow: [views]}")

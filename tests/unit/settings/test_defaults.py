@@ -42,18 +42,13 @@ def test_defaults_apply_to_missing_keys_and_each_file_has_paths_of_its_own_folde
     tmp_path: Path,
 ) -> None:
     found = load_settings(written(tmp_path))
-    assert (found.group.id, found.zookeeper.session_timeout_s, found.source.on_data_loss) == (
-        "etl",
-        20,
-        OnDataLoss.SKIP,
-    )
-    assert (found.source.topics, found.source.exclude_topics) == (("clicks",), (".*-test",))
+    assert (found.group.id, found.zookeeper.session_timeout_s) == ("etl", 20)
+    source = found.source
+    assert (source.on_data_loss, source.topics) == (OnDataLoss.SKIP, ("clicks",))
+    assert source.exclude_topics == (".*-test",)
     assert found.spark == {"spark.master": "local[2]", "spark.driver.memory": "4g"}
     assert found.report.path == str(tmp_path / "shared" / "reports")
     assert found.table.path == str(tmp_path / "warehouse" / "clicks")
-
-
-def test_every_place_in_the_defaults_is_seen_from_their_own_folder(tmp_path: Path) -> None:
     places = {
         "table": {"path": "rows", "losses_path": "gone"},
         "report": {"path": "reports"},
@@ -62,9 +57,8 @@ def test_every_place_in_the_defaults_is_seen_from_their_own_folder(tmp_path: Pat
     own = {key: value for key, value in OWN.items() if key != "table"}
     found = load_settings(written(tmp_path, {**SHARED, **places}, own))
     seen = (found.table.path, found.table.losses_path, found.report.path, found.metrics.path)
-    assert seen == tuple(
-        str(tmp_path / "shared" / name) for name in ("rows", "gone", "reports", "measured")
-    )
+    names = ("rows", "gone", "reports", "measured")
+    assert seen == tuple(str(tmp_path / "shared" / name) for name in names)
 
 
 def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_or_none(
@@ -100,58 +94,44 @@ def test_sections_are_put_together_and_anything_else_is_taken_whole(
         ({**SHARED, "pipeline": "clicks"}, "cannot have the key pipeline", "pipeline"),
         ({**SHARED, "defaults": "more.yaml"}, "cannot have the key defaults", "defaults"),
         ([], "is not a mapping of keys", None),
+        (None, "The file of defaults does not exist", None),
     ],
-    ids=["a pipeline", "other defaults", "a list"],
+    ids=["a pipeline", "other defaults", "a list", "no file"],
 )
 def test_what_cannot_be_defaults_is_refused_with_both_files(
     tmp_path: Path, shared: Any, message: str, key: str | None
 ) -> None:
-    conf = written(tmp_path, shared)
+    conf, file = written(tmp_path, shared), tmp_path / "shared" / "defaults.yaml"
+    if shared is None:
+        file.unlink()
     with pytest.raises(SettingsError, match=message) as caught:
         load_settings(conf)
-    assert caught.value.where.get("key") == key
-    assert caught.value.where["conf"] == str(conf) and Path(caught.value.where["path"]).samefile(
-        tmp_path / "shared" / "defaults.yaml"
-    )
-
-
-def test_missing_defaults_are_reported_with_the_conf_that_names_them(tmp_path: Path) -> None:
-    conf = written(tmp_path)
-    (tmp_path / "shared" / "defaults.yaml").unlink()
-    with pytest.raises(SettingsError, match="The file of defaults does not exist") as caught:
-        load_settings(conf)
-    assert caught.value.where["conf"] == str(conf)
+    where = caught.value.where
+    assert where.get("key") == key and where["conf"] == str(conf)
+    assert Path(where["path"]).resolve() == file.resolve()
 
 
 def test_a_mistake_is_reported_with_both_files_and_without_secrets_of_the_defaults(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "shared").mkdir()
+    limits = {"max_records_per_plan": "${file:word}"}
+    conf = written(tmp_path, {**SHARED, "limits": limits, "grop": "x"})
     (tmp_path / "shared" / "word").write_text("s3cret")
-    conf = written(
-        tmp_path, {**SHARED, "limits": {"max_records_per_plan": "${file:word}"}, "grop": "x"}
-    )
     with pytest.raises(SettingsError) as caught:
         load_settings(conf)
-    assert caught.value.where["path"] == str(conf) and caught.value.where["defaults"].endswith(
-        "shared/defaults.yaml"
-    )
-    assert (
-        "grop" in caught.value.message
-        and "refers to a value that it does not accept: ${file:word}" in caught.value.message
-        and "s3cret" not in str(caught.value)
-    )
+    assert caught.value.where["path"] == str(conf)
+    assert caught.value.where["defaults"].endswith("shared/defaults.yaml")
+    message = "refers to a value that it does not accept: ${file:word}"
+    assert "grop" in caught.value.message and message in caught.value.message
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_key_that_stands_twice_in_the_defaults_is_refused_with_both_lines(tmp_path: Path) -> None:
-    conf = written(tmp_path)
-    shared = tmp_path / "shared" / "defaults.yaml"
-    lines = len(shared.read_text().splitlines())
-    shared.write_text(
-        f"{shared.read_text()}limits: {{max_records_per_plan: 10}}\nlimits: "
-        f"{{local_below_bytes: 0}}\n"
-    )
-    message = f"duplicate key limits, first in line {lines + 1};.*: line {lines + 2}, column 1"
+    conf, shared = written(tmp_path), tmp_path / "shared" / "defaults.yaml"
+    text = shared.read_text()
+    shared.write_text(f"{text}limits: {{max_records_per_plan: 10}}\nlimits: {{}}\n")
+    first = len(text.splitlines()) + 1
+    message = f"duplicate key limits, first in line {first};.*: line {first + 1}, column 1"
     with pytest.raises(SettingsError, match=message) as caught:
         load_settings(conf)
     assert str(caught.value.where["path"]).endswith("shared/defaults.yaml")

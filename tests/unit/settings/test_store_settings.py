@@ -5,7 +5,6 @@ its store along.
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,25 +12,17 @@ import pytest
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.report.plan_json import write_settings
-from etl.settings.load import load_settings, parse_settings
 from etl.settings.secrets import resolve_secret
 from etl.settings.sections import Settings
 from etl.settings.table import TablePath, account_of, store_of, untried
+from tests.builders import plain_settings
 
 AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
 KEYS = {"access_key": "${env:KEY}", "secret_key": "${file:/run/secrets/s3}"}
 
 
 def conf(path: str = "s3://lake/clicks", **store: Any) -> Settings:
-    return parse_settings(
-        {
-            "pipeline": "p",
-            "group": "g",
-            "zookeeper": {"connect": "h:1"},
-            "source": {"topics": ["a"]},
-            "table": {"path": path, "store": store},
-        }
-    )
+    return plain_settings(table={"path": path, "store": store})
 
 
 def test_a_conf_keeps_references_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,46 +76,38 @@ def test_keys_that_the_store_does_not_take_are_refused_by_name(
     assert caught.value.where["key"] == f"table.store.{key}" and caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("path", ["gs://lake/t", "wasbs://lake@acme/t"])
-def test_a_store_on_which_nothing_was_ever_tried_is_taken_with_a_word(path: str) -> None:
-    assert "is supported but not tested" in (untried(conf(path).table.path) or "")
-
-
 @pytest.mark.parametrize(
-    "path", ["/data/t", "file:///data/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t"]
+    ("path", "is_untried"),
+    [
+        ("gs://lake/t", True),
+        ("wasbs://lake@acme/t", True),
+        ("/data/t", False),
+        ("file:///data/t", False),
+        ("s3a://lake/t", False),
+        (AZURE, False),
+        ("hdfs://n:8020/t", False),
+    ],
 )
-def test_a_tested_store_has_no_warning(path: str) -> None:
-    assert untried(path) is None
+def test_a_store_on_which_nothing_was_ever_tried_is_taken_with_a_warning(
+    path: str, is_untried: bool
+) -> None:
+    found = untried(conf(path).table.path) or ""
+    assert ("is supported but not tested" in found) == bool(found) == is_untried
 
 
 def test_a_path_of_azure_names_its_account() -> None:
-    assert (
-        account_of(AZURE) == "acme"
-        and conf(AZURE, account="acme", account_key="${env:K}").table.store.account == "acme"
-    )
+    assert account_of(AZURE) == "acme"
+    assert conf(AZURE, account="acme", account_key="${env:K}").table.store.account == "acme"
     with pytest.raises(SettingsError) as caught:
         conf("abfss://acme.dfs.core.windows.net/t")
     assert caught.value.where["key"] == "table.path"
 
 
-def test_both_tables_carry_the_store_and_are_their_paths_to_all_else(tmp_path: Path) -> None:
-    file = tmp_path / "conf.yaml"
-    file.write_text(
-        "{pipeline: p, group: g, zookeeper: {connect: h:1}, source: {topics: [a]}, table: "
-        "{path: s3://lake/t/, "
-        "store: {region: eu-central-1}}}"
-    )
-    table = load_settings(file).table
+def test_both_tables_carry_the_store_and_are_their_paths_to_all_else() -> None:
+    table = conf("s3://lake/t/", region="eu-central-1").table
     assert (table.path, table.losses_at) == ("s3://lake/t/", "s3://lake/t_losses")
     again = pickle.loads(pickle.dumps(table.path))
-    assert (
-        store_of(table.path).region
-        == store_of(table.losses_at).region
-        == store_of(again).region
-        == "eu-central-1"
-    )
-    assert (
-        type(f"{table.path}") is str
-        and store_of(f"{table.path}").keys_set == ()
-        and isinstance(again, TablePath)
-    )
+    regions = {store_of(path).region for path in (table.path, table.losses_at, again)}
+    assert regions == {"eu-central-1"}
+    assert type(f"{table.path}") is str and store_of(f"{table.path}").keys_set == ()
+    assert isinstance(again, TablePath)

@@ -39,11 +39,9 @@ def test_a_conf_of_a_page_is_taken_whole_where_none_of_its_secrets_is(
     page = request.node.callspec.id.rpartition("-")[0]
     way_in = settings.source.way_in
     if page in OF_BROKERS:
-        assert (
-            way_in.protocol.is_encrypted
-            and way_in.login
-            and way_in.login.mechanism.value == OF_BROKERS[page]
-        )
+        assert way_in.protocol.is_encrypted
+        assert way_in.login
+        assert way_in.login.mechanism.value == OF_BROKERS[page]
     else:
         kind = kind_of(settings.table.path)
         assert kind and kind.value == OF_TABLES[page]

@@ -22,7 +22,7 @@ from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import is_of_a_pipeline
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
 from etl.reader.options import parse_options
-from etl.settings.load import access_of, load_settings, parse_settings
+from etl.settings.load import access_of, changed, load_settings, parse_change, parse_settings
 from etl.streams.conf import ConsumerConfig
 
 SECRET = "hunter2-of-all"
@@ -71,42 +71,37 @@ def test_connections_are_encrypted_by_the_key_or_if_it_follows_from_others(
     assert (parse_settings(conf(tls=tls)).zookeeper.access.tls is not None) == is_on
 
 
+LOGIN = "auth.username=etl auth.password=${env:ZOOKEEPER_PASSWORD} auth.scheme="
+
+
 @pytest.mark.parametrize(
-    ("keys", "text"),
+    ("keys", "message"),
     [
+        ("tls.enabled=false tls.ca_file=c", "ca_file has no effect, because enabled is false"),
+        ("tls.enabled=1", "must be true, false or null"),
+        ("tls.ca_file=true", r"is True\) \(key"),
+        ("tls.key_file=k.pem", "key_file belongs to a client certificate,"),
+        ("auth.username=etl", "scheme is missing, and username belongs to a login"),
+        (f"{LOGIN}sasl auth.password=", "password is missing, which scheme sasl needs"),
+        (f"{LOGIN}kerberos", "must be sasl, digest or x509"),
+        (f"{LOGIN}x509 tls.cert_file=c.pem", "username has no effect with scheme x509,"),
         (
-            {"tls": {"enabled": False, "ca_file": "ca.pem"}},
-            "ca_file has no effect, because enabled is false",
-        ),
-        ({"tls": {"enabled": 1}}, "must be true, false or null"),
-        ({"tls": {"ca_file": True}}, r"is True\) \(key"),
-        ({"tls": {"key_file": "k.pem"}}, "key_file belongs to a client certificate,"),
-        ({"auth": {"username": "etl"}}, "scheme is missing, and username belongs to a login"),
-        (
-            {"auth": {"scheme": "sasl", "username": "etl"}},
-            "password is missing, which scheme sasl needs",
-        ),
-        ({"auth": {**SASL_LOGIN, "scheme": "kerberos"}}, "must be sasl, digest or x509"),
-        (
-            {"auth": {**SASL_LOGIN, "scheme": "x509"}, "tls": {"cert_file": "c.pem"}},
-            "username has no effect with scheme x509,",
-        ),
-        (
-            {"auth": {"scheme": "x509"}},
+            "auth.scheme=x509",
             r"auth\.scheme x509 needs a client certificate, and tls\.cert_file is missing",
         ),
         (
-            {"auth": {**SASL_LOGIN, "scheme": "digest", "username": "a:b"}},
+            f"{LOGIN}digest auth.username=a:b",
             "username contains a colon, which ends the name in scheme digest",
         ),
-        ({"acl": "creator"}, "restricts changes to this login, and auth.scheme is missing"),
+        ("acl=creator", "restricts changes to this login, and auth.scheme is missing"),
     ],
 )
 def test_keys_that_do_not_fit_one_another_are_refused_before_anybody_connects(
-    keys: dict[str, Any], text: str
+    keys: str, message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=text) as refused:
-        parse_settings(conf(**keys))
+    changes = [parse_change(f"zookeeper.{word}") for word in keys.split()]
+    with pytest.raises(SettingsError, match=message) as refused:
+        parse_settings(changed(conf(), changes))
     assert refused.value.where["key"].startswith("zookeeper")
 
 
@@ -158,8 +153,7 @@ def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(
     ],
 )
 def test_no_log_contains_kazoos_messages_about_a_login_or_a_sessions_password(
-    value: tuple[Any, ...],
-    caplog: pytest.LogCaptureFixture,
+    value: tuple[Any, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = ZooKeeper("a:2181").client.logger
     with caplog.at_level(1, logger="kazoo.client"):
@@ -203,9 +197,8 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
     assert found == Access(
         Tls(LocalFile("ca.pem")), Auth(Scheme.SASL, "etl", SecretRef("env", "ZOOKEEPER_PASSWORD"))
     )
-    assert parse_options(OPTIONS).access == OPEN_ZOOKEEPER and parse_options(
-        {**OPTIONS, "zookeeper_tls": "true"}
-    ).access == Access(Tls())
+    assert parse_options(OPTIONS).access == OPEN_ZOOKEEPER
+    assert parse_options({**OPTIONS, "zookeeper_tls": "true"}).access == Access(Tls())
 
 
 @pytest.mark.parametrize(
@@ -226,13 +219,8 @@ def test_a_wrong_option_of_connection_security_is_reported_by_its_name_and_witho
     with pytest.raises(SettingsError, match=text) as refused:
         parse_options({**OPTIONS, **more})
     assert refused.value.where["option"] == option and SECRET not in str(refused.value)
-
-
-def test_options_of_zookeepers_connection_are_rejected_if_no_zookeeper_is_used() -> None:
     with pytest.raises(SettingsError, match="zookeeper is not set"):
-        parse_options(
-            {"kafka.bootstrap.servers": "a:9092", "subscribe": "clicks", "zookeeper_tls": "true"}
-        )
+        parse_options({"kafka.bootstrap.servers": "a:1", "subscribe": "c", "zookeeper_tls": "true"})
 
 
 def test_a_consumer_takes_the_same_keys() -> None:

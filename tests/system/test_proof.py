@@ -239,13 +239,13 @@ def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_th
         proof.code,
         wrong["removed_by_others"],
         [by["operation"] for by in wrong["removed_by"]],
-    ) == (5, 1, ["WRITE"])
+    ) == (9, 1, ["WRITE"])
 
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     proof = pipeline.door("verify")
     [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
     assert (proof.code, wrong["nobody_knows"], wrong["never_came"], wrong["removed_by_others"]) == (
-        5,
+        9,
         1,
         0,
         0,

@@ -18,16 +18,15 @@ LONGEST = (
     *(
         f"tests/system/test_{name}.py"
         for name in (
-            "pages",
-            "backfills",
-            "replays",
-            "set_offsets",
-            "arrow_runs",
-            "standalone_cluster",
-            "maintenance",
             "crashes",
+            "pages",
             "stopped_runs",
-            "two_pipelines",
+            "maintenance",
+            "arrow_runs",
+            "tables_with_rows",
+            "backfills",
+            "set_offsets",
+            "time_zones",
         )
     ),
     "tests/networks/test_secured_runs.py",

@@ -46,14 +46,7 @@ def filled(
     rows = rows_of(make_plan(1, ranges=RANGES)).where(
         "topic = 'views' or not (offset between 5 and 7 or offset = 33000)"
     )
-    append_rows(
-        rows,
-        make_plan(1, ranges=RANGES),
-        app_id=APP,
-        path=path,
-        partition_by=("topic",),
-        known=None,
-    )
+    append_rows(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",))
     return rows
 
 
@@ -205,32 +198,3 @@ def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_s
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     assert recount_commit(path, 0, RANGES) is None
     assert recount_commit(path, 7, RANGES) is None
-
-
-@pytest.mark.long
-def test_results_are_recounted_with_mapped_columns_and_deletion_vectors_without_own_files(
-    spark: SparkSession,
-    make_plan: Callable[..., Plan],
-    rows_of: Callable[[Plan], DataFrame],
-    filled: DataFrame,
-    path: str,
-) -> None:
-    properties = "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true'"
-    spark.sql(
-        f"CREATE TABLE delta.`{path}-mapped` LIKE delta.`{path}` TBLPROPERTIES ({properties})"
-    )
-    path = f"{path}-mapped"
-    filled.write.format("delta").mode("append").save(path)
-    version = DeltaTable(path).version()
-    assert recount(path, version, RANGES) == Recount(RECEIPTS)
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE topic = 'clicks' AND offset = 40000")
-    rows_of(make_plan(2)).where("offset = 10").write.format("delta").mode("append").save(path)
-    assert recount(path, None, RANGES) == Recount(
-        RECEIPTS
-    )  # the row that was deleted since came, too
-    spark.sql(f"OPTIMIZE delta.`{path}`")
-    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
-    assert recount_commit(path, version, RANGES) is None
-    [clicks, *others] = recount(path, version, RANGES).receipts
-    assert (clicks.rows, clicks.gaps[-1], others) == (69_995, (40_000, 40_001), [*RECEIPTS[1:]])

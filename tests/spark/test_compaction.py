@@ -162,15 +162,11 @@ def test_an_append_while_files_are_put_together_passes_and_stays(
     assert [row["offset"] for row in content(three)] == list(range(40))
 
 
-@pytest.mark.parametrize("meanwhile", ["DELETE", pytest.param("OPTIMIZE", marks=pytest.mark.long)])
 def test_a_concurrent_removal_of_the_same_files_wins_over_the_compaction_and_is_reported(
-    spark: Any, three: str, held_up: Any, meanwhile: str
+    spark: Any, three: str, held_up: Any
 ) -> None:
     with held_up(lambda: compact(spark, three, MIB)) as came:
-        if meanwhile == "DELETE":
-            DeltaTable(three).delete("offset < 5")
-        else:
-            DeltaTable(three).optimize.compact()
+        DeltaTable(three).delete("offset < 5")
         left, version = content(three), DeltaTable(three).version()
     assert (
         isinstance(came[0], TableUnreachable)
@@ -187,37 +183,6 @@ def test_delta_rs_still_doubles_rows_where_two_put_the_same_files_together(three
     DeltaTable(three).optimize.compact()
     looked_at.optimize.compact()
     assert len(content(three)) == 60
-
-
-@pytest.mark.long
-def test_a_stream_sees_no_row_twice_and_an_older_version_reads_as_it_was(
-    spark: Any, three: str, tmp_path: Path
-) -> None:
-    before = content(three)
-
-    def streamed() -> int:
-        query = (
-            spark.readStream.format("delta")
-            .load(three)
-            .writeStream.format("delta")
-            .option("checkpointLocation", str(tmp_path / "at"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "out"))
-        )
-        query.awaitTermination()
-        return int(DeltaTable(str(tmp_path / "out")).to_pyarrow_table().num_rows)
-
-    assert streamed() == 30
-    compact(spark, three, MIB)
-    write_deltalake(three, rows(30), mode="append")
-    assert streamed() == 40
-    assert (
-        sorted(
-            DeltaTable(three, version=2).to_pyarrow_table().to_pylist(),
-            key=lambda row: row["offset"],
-        )
-        == before
-    )
 
 
 def test_files_of_a_present_run_and_of_versions_of_the_week_are_not_counted_as_unneeded(

@@ -1,18 +1,20 @@
-"""`offset_ranges`: its options, and real topics as DataFrames, with receipts."""
+"""`offset_ranges`: its tasks and options, and real topics as DataFrames, with receipts."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from etl import OffsetRanges
 from etl.errors import EtlError, NeedsDecision
@@ -24,15 +26,13 @@ from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.reader.batch_transform import load_arrow_transform
 from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import NAME, ReadOptions, Task, tasks_of_ranges
-from etl.reader.run_task import TaskFailed
-from etl.reader.source import RangesReader
 from etl.reader.spark_tasks import read_tasks
 from etl.run.read_rows import translating_transform_errors
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
-from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.spark.appending import append_rows
+from tests.traffic.modern import grow_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,44 +90,27 @@ def read(
 
 
 def test_each_task_has_its_ranges_in_its_own_order_and_what_concerns_them_alone() -> None:
-    led = OffsetRange(CLICKS, 5, 9, Leader(Broker(1, "h", 9092), 7))
+    views, tail = BrokerPartition("views", 0, 3), Fingerprint(40, 12, "0a1b")
+    leader = Leader(Broker(1, "h", 9092), 7)
     ranges = [
-        led,
-        OffsetRange(BrokerPartition("views", 0, 3), 0, 4),
-        OffsetRange(CLICKS, 9, 12, Leader(Broker(1, "h", 9092))),
+        OffsetRange(CLICKS, 5, 9, leader),
+        OffsetRange(views, 0, 4),
+        OffsetRange(CLICKS, 9, 12, leader),
     ]
-    ids = {"clicks": "id of clicks", "views": "id of views", "others": "id of others"}
-    assert [
-        replace(task, topic_ids={}) for task in planned(ranges, [[2, 0], [1]], topic_ids=ids)
-    ] == [Task((2, 0), (ranges[2], ranges[0])), Task((1,), (ranges[1],))]
-    assert [task.topic_ids for task in planned(ranges, [[2, 0], [1]], topic_ids=ids)] == [
-        {"clicks": "id of clicks"},
-        {"views": "id of views"},
-    ]
-
-
-def test_by_which_bytes_a_physical_log_is_known_goes_with_the_tasks_that_read_it() -> None:
-    log, tail = BrokerPartition("views", 0, 3), Fingerprint(40, 12, "0a1b")
-    tasks = planned(
-        [OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], fingerprints={log: tail}
-    )
-    assert [task.fingerprints for task in tasks] == [{log: tail}, {}]
-
-
-def test_the_cleanup_policies_of_topics_are_sent_with_the_tasks_that_read_them() -> None:
-    known = {
-        "clicks": Cleanup(True),
-        "views": Cleanup(None, is_tiered=True),
-        "others": Cleanup(False),
-    }
-    tasks = planned(
-        [OffsetRange(CLICKS, 5, 9), OffsetRange(BrokerPartition("views", 0), 0, 4)],
-        [[0], [1]],
-        cleanups=known,
-    )
-    assert [task.cleanups for task in tasks] == [
-        {"clicks": Cleanup(True)},
-        {"views": Cleanup(None, is_tiered=True)},
+    assert planned(
+        ranges,
+        [[2, 0], [1]],
+        topic_ids={"clicks": "1", "views": "2", "others": "3"},
+        cleanups={"clicks": Cleanup(True), "others": Cleanup(False)},
+        fingerprints={views: tail},
+    ) == [
+        Task(
+            (2, 0),
+            (ranges[2], ranges[0]),
+            topic_ids={"clicks": "1"},
+            cleanups={"clicks": Cleanup(True)},
+        ),
+        Task((1,), (ranges[1],), topic_ids={"views": "2"}, fingerprints={views: tail}),
     ]
 
 
@@ -135,9 +118,7 @@ def test_the_cleanup_policies_of_topics_are_sent_with_the_tasks_that_read_them()
     ("configs", "value", "known"),
     [
         ({"cleanup.policy": "compact"}, {}, Cleanup(True)),
-        ({"cleanup.policy": "delete"}, {}, Cleanup(False)),
         (None, {}, Cleanup()),
-        (None, {"assume_compacted": "views, clicks"}, Cleanup(True)),
         (
             {"cleanup.policy": "delete", "remote.storage.enable": "true"},
             {"assume_compacted": "clicks"},
@@ -163,35 +144,19 @@ def test_the_brokers_are_queried_for_the_reason_of_missing_offsets(
         ]
 
 
-@pytest.mark.parametrize("value, seconds", [({}, 30.0), ({"request_timeout_s": "2.5"}, 2.5)])
-def test_a_task_uses_the_timeout_of_its_options(
-    value: dict[str, str],
-    seconds: float,
+def test_a_task_uses_the_timeout_of_its_options_and_has_less_patience_when_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    requested: list[FetchOptions] = []
-
-    def read(ranges: Any, options: FetchOptions, **others: Any) -> Any:
-        requested.append(options)
-        return iter(())
-
-    monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
-    reader = OffsetRanges(
-        {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks", **value}
-    ).reader(None)
-    assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
-    assert [options.timeout_s for options in requested] == [seconds]
-
-
-def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     def read(ranges: Any, options: FetchOptions, **others: Any) -> Any:
+        assert options.timeout_s == 2.5
         waits.append(options.deadline_s)
         return iter(())
 
     monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
-    reader = OffsetRanges({"kafka.bootstrap.servers": "h:1", "subscribe": "clicks"}).reader(None)
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks", "request_timeout_s": "2.5"}
+    reader = OffsetRanges(options).reader(None)
     for attempt in range(3):
         monkeypatch.setattr(
             "pyspark.TaskContext.get",
@@ -204,8 +169,6 @@ def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.Monkey
 @pytest.fixture(scope="module")
 def filled(cluster: EmbeddedCluster, topic: Any) -> str:
     """A topic with three partitions of 40 records each."""
-    from kafka import KafkaProducer
-
     name: str = topic(partitions=3, config={"retention.ms": "-1"})
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(120):
@@ -222,18 +185,22 @@ def filled(cluster: EmbeddedCluster, topic: Any) -> str:
     return name
 
 
-def test_a_topic_is_a_dataframe_without_any_of_the_rest(
-    spark: SparkSession, cluster: EmbeddedCluster, filled: str
-) -> None:
-    from pyspark.sql.types import StructType
-
+@pytest.fixture
+def load(spark: SparkSession, cluster: EmbeddedCluster) -> Callable[..., DataFrame]:
+    """`load(subscribe="clicks")`: the DataFrame of these options, of the tests' brokers."""
     spark.dataSource.register(OffsetRanges)
-    frame = (
-        spark.read.format("offset_ranges")
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", filled)
-        .load()
-    )
+
+    def loaded(**options: Any) -> DataFrame:
+        servers = {"kafka.bootstrap.servers": cluster.bootstrap}
+        return spark.read.format(NAME).options(**servers, **options).load()
+
+    return loaded
+
+
+def test_a_topic_is_a_dataframe_without_any_of_the_rest(
+    load: Callable[..., DataFrame], filled: str
+) -> None:
+    frame = load(subscribe=filled)
     assert frame.schema == StructType.fromDDL(spark_schema())
     rows = frame.selectExpr("*", "unix_micros(timestamp) at").collect()
     assert sorted((r.partition, r.offset, int(r.key)) for r in rows) == [
@@ -246,195 +213,65 @@ def test_a_topic_is_a_dataframe_without_any_of_the_rest(
     assert {(r.partition, r.offset): r.at for r in rows}[(1, 0)] == 1_700_000_000_001_000
 
 
-def test_exact_ranges_and_chosen_columns(
-    spark: SparkSession, cluster: EmbeddedCluster, filled: str
-) -> None:
-    spark.dataSource.register(OffsetRanges)
+def test_exact_ranges_and_chosen_columns(load: Callable[..., DataFrame], filled: str) -> None:
     ranges = [
         {"topic": filled, "partition": 1, "from": 7, "until": 9},
         {"topic": filled, "partition": 2, "from": 0, "until": 1},
     ]
-    reader = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("ranges", json.dumps(ranges))
-    )
-    frame = (
-        reader.option("columns", "offset,partition")
-        .option("kafka.isolation.level", "read_uncommitted")
-        .load()
-    )
+    isolation = {"kafka.isolation.level": "read_uncommitted"}
+    frame = load(ranges=json.dumps(ranges), columns="offset,partition", **isolation)
     assert frame.columns == ["partition", "offset"]
     assert sorted(map(tuple, frame.collect())) == [(1, 7), (1, 8), (2, 0)]
 
 
 def test_options_of_sparks_own_source_read_the_same(
-    spark: SparkSession, cluster: EmbeddedCluster, filled: str
+    load: Callable[..., DataFrame], filled: str
 ) -> None:
-    spark.dataSource.register(OffsetRanges)
-    reader = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", filled)
+    frame = load(
+        subscribe=filled,
+        startingOffsets=json.dumps({filled: {"0": 4, "1": -2, "2": 3}}),
+        minPartitions=6,
+        endingTimestamp=1_700_000_000_010,
+        columns="partition,offset",
+        **{"kafka.fetch.min.bytes": 1},
     )
-    reader = reader.option(
-        "startingOffsets", json.dumps({filled: {"0": 4, "1": -2, "2": 3}})
-    ).option("minPartitions", 6)
-    reader = reader.option("endingTimestamp", 1_700_000_000_010).option("kafka.fetch.min.bytes", 1)
-    assert sorted(map(tuple, reader.option("columns", "partition,offset").load().collect())) == [
-        (1, n) for n in range(3)
-    ]
-    late = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("assign", json.dumps({filled: [0]}))
-    )
-    frame = (
-        late.option("startingTimestamp", 1_700_000_000_100).option("includeHeaders", "false").load()
+    assert sorted(map(tuple, frame.collect())) == [(1, n) for n in range(3)]
+    frame = load(
+        assign=json.dumps({filled: [0]}),
+        startingTimestamp=1_700_000_000_100,
+        includeHeaders="false",
     )
     assert "headers" not in frame.columns
     assert sorted(row.offset for row in frame.collect()) == list(range(34, 40))
 
 
-def test_nothing_to_read_is_an_empty_dataframe(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
+def test_what_is_missing_is_reported_when_the_query_is_planned_and_a_wrong_option_before(
+    load: Callable[..., DataFrame], filled: str
 ) -> None:
-    spark.dataSource.register(OffsetRanges)
-    assert (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", topic())
-        .load()
-        .collect()
-        == []
-    )
-
-
-def test_a_missing_topic_and_a_wrong_option_have_their_own_errors(
-    spark: SparkSession, cluster: EmbeddedCluster
-) -> None:
-    spark.dataSource.register(OffsetRanges)
-    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap)
-    with pytest.raises(Exception, match="topic no-such"):
-        reader.option("subscribe", "no-such").load().collect()
     with pytest.raises(Exception, match="no option 'tpics'"):
-        reader.option("tpics", "x").load()
-
-
-def test_a_missing_partition_or_offset_is_reported_when_the_query_is_planned(
-    spark: SparkSession,
-    cluster: EmbeddedCluster,
-    filled: str,
-) -> None:
-    spark.dataSource.register(OffsetRanges)
-    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap)
+        load(tpics="x")
+    with pytest.raises(Exception, match="topic no-such"):
+        load(subscribe="no-such").collect()
     for partition, until, value in (
         (9, 5, "3 partitions, numbered from 0, and not this one.*partition 9"),
         (1, 41, "read up to 40"),
     ):
         ranges = json.dumps([{"topic": filled, "partition": partition, "from": 0, "until": until}])
         with pytest.raises(Exception, match=value):
-            reader.option("ranges", ranges).load().collect()
-
-
-def test_logs_that_change_after_the_planning_are_reported_or_read_by_the_option(
-    cluster: EmbeddedCluster, topic: Any
-) -> None:
-    from kafka import KafkaProducer, TopicPartition
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import TopicAlreadyExistsError
-
-    name = topic(config={"retention.ms": "-1"})
-
-    def fill() -> None:
-        with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
-            for _ in range(10):
-                producer.send(name, b"v", partition=0)
-
-    fill()
-    options = {
-        "kafka.bootstrap.servers": cluster.bootstrap,
-        "subscribe": name,
-        "startingOffsets": json.dumps({name: {"0": 0}}),
-    }
-    strict, lenient = (
-        RangesReader({**options, "failOnDataLoss": fails}) for fails in ("true", "false")
-    )
-    [planned] = strict.partitions()
-    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.delete_records({TopicPartition(name, 0): 6})
-        with pytest.raises(TaskFailed, match="failOnDataLoss: false"):
-            list(strict.read(planned))
-        assert [
-            row["offset"]
-            for arrow_batch in lenient.read(planned)
-            for row in arrow_batch.to_pylist()
-        ] == [6, 7, 8, 9]
-        admin.delete_topics([name])
-
-    def is_recreated() -> bool:
-        try:
-            cluster.create_topic(name, 1)
-        except TopicAlreadyExistsError:  # it is marked for deletion for a while
-            return False
-        return True
-
-    assert wait_until(is_recreated, 30)
-    fill()
-    for reader in (strict, lenient):
-        with pytest.raises(TaskFailed, match="deleted and recreated"):
-            list(reader.read(planned))
+            load(ranges=ranges).collect()
 
 
 def _produce(cluster: EmbeddedCluster, topic: str, count: int, *, partition: int = 0) -> None:
-    from kafka import KafkaProducer
-
     with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
         for _ in range(count):
             producer.send(topic, b"v", partition=partition)
 
 
-def _delete_below(cluster: EmbeddedCluster, topic: str, offset: int) -> None:
-    from kafka import TopicPartition
-    from kafka.admin import KafkaAdminClient
-
-    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.delete_records({TopicPartition(topic, 0): offset})
-
-
-def _add_partitions(cluster: EmbeddedCluster, topic: str, count: int) -> None:
-    from kafka.admin import KafkaAdminClient, NewPartitions
-
-    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.create_partitions({topic: NewPartitions(count)})
-    assert wait_until(lambda: len(_partitions_of(cluster, topic)) == count, 30)
-
-
-def _partitions_of(cluster: EmbeddedCluster, topic: str) -> set[int]:
-    from kafka import KafkaConsumer
-
-    with contextlib.closing(KafkaConsumer(bootstrap_servers=cluster.bootstrap)) as consumer:
-        return consumer.partitions_for_topic(topic) or set()
-
-
-def _offsets_of(frame: DataFrame) -> list[int]:
-    return sorted(row.offset for row in frame.select("offset").collect())
-
-
 def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_log_at_that_time(
-    spark: SparkSession,
-    cluster: EmbeddedCluster,
-    topic: Any,
+    spark: SparkSession, cluster: EmbeddedCluster, topic: Any, load: Callable[..., DataFrame]
 ) -> None:
-    spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
-    _produce(cluster, name, 10)
-    frame = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", name)
-        .load()
-    )
+    frame = load(subscribe=name)
     frame.createOrReplaceTempView("temporary_view")
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (kafka.bootstrap.servers "
@@ -448,135 +285,28 @@ def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_l
             spark.sql("SELECT * FROM sql_view").count(),
         ]
 
-    assert counts() == [10, 10, 10]
-    _produce(cluster, name, 10)
+    assert counts() == [0, 0, 0]
+    _produce(cluster, name, 20)
     assert counts() == [20, 20, 20]
-    _delete_below(cluster, name, 15)
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(name, 0): 15})
     assert counts() == [5, 5, 5]
-    assert _offsets_of(frame) == list(range(15, 20))
+    assert sorted(row.offset for row in frame.collect()) == list(range(15, 20))
     assert frame.where("offset > 17").count() == 2
 
 
-def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
-) -> None:
-    spark.dataSource.register(OffsetRanges)
-    name = topic(config={"retention.ms": "-1"})
-    _produce(cluster, name, 10)
-    reader = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", name)
-    )
-    frame = reader.option("maxRecordsPerPartition", 3).load()
-    assert frame.rdd.getNumPartitions() == 4
-    _produce(cluster, name, 10)
-    assert _offsets_of(frame) == list(range(20))
-    _delete_below(cluster, name, 7)
-    assert _offsets_of(frame) == list(range(7, 20))
-
-
-def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
-) -> None:
-    spark.dataSource.register(OffsetRanges)
-    name = topic(config={"retention.ms": "-1"})
-    _produce(cluster, name, 10)
-    reader = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", name)
-    )
-    ended = reader.option("endingOffsets", json.dumps({name: {"0": 8}})).load()
-    both = reader.option("startingOffsets", json.dumps({name: {"0": 2}})).load()
-    assert (ended.count(), both.count()) == (8, 6)
-    _produce(cluster, name, 10)
-    assert (ended.count(), both.count()) == (8, 6)
-    _delete_below(cluster, name, 5)
-    assert _offsets_of(ended) == [5, 6, 7]
-    with pytest.raises(Exception, match="starts at 5|deleted by retention"):
-        both.count()
-
-
-def test_bounds_that_are_times_are_looked_up_for_each_query(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
-) -> None:
-    from kafka import KafkaProducer
-
-    spark.dataSource.register(OffsetRanges)
-    name, began = topic(config={"retention.ms": "-1"}), 1_700_000_000_000
-
-    def produce(*times: int) -> None:
-        with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
-            for time in times:
-                producer.send(name, b"v", partition=0, timestamp_ms=began + time)
-
-    produce(0, 1, 2)
-    reader = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", name)
-    )
-    late = reader.option("startingOffsetsByTimestampStrategy", "latest").option(
-        "startingTimestamp", began + 5
-    )
-    since, between = late.load(), late.option("endingTimestamp", began + 7).load()
-    assert (since.count(), between.count()) == (0, 0)
-    produce(4, 5, 6, 7, 8)
-    assert (_offsets_of(since), _offsets_of(between)) == ([4, 5, 6, 7], [4, 5])
-
-
 def test_partitions_and_topics_that_come_after_the_first_query_are_read_by_the_next(
-    spark: SparkSession,
-    cluster: EmbeddedCluster,
-    topic: Any,
+    cluster: EmbeddedCluster, topic: Any, load: Callable[..., DataFrame]
 ) -> None:
-    spark.dataSource.register(OffsetRanges)
     first, second = topic(config={"retention.ms": "-1"}), f"made-later-{topic()}"
-    named = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", first)
-        .load()
-    )
-    matching = (
-        spark.read.format(NAME)
-        .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribePattern", f"^({first}|{second})$")
-        .load()
-    )
+    named, matching = load(subscribe=first), load(subscribePattern=f"^({first}|{second})$")
     assert (named.count(), matching.count()) == (0, 0)
-    _produce(cluster, first, 3)
-    assert (named.count(), matching.count()) == (3, 3)
-    _add_partitions(cluster, first, 3)
+    grow_topic(cluster, first, 3)
     _produce(cluster, first, 4, partition=2)
     cluster.create_topic(second, 1)
     _produce(cluster, second, 5)
-    assert (named.count(), matching.count()) == (7, 12)
-    assert sorted({(row.topic, row.partition) for row in matching.collect()}) == sorted(
-        [(first, 0), (first, 2), (second, 0)]
-    )
-
-
-def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
-) -> None:
-    spark.dataSource.register(OffsetRanges)
-    name = topic(config={"retention.ms": "-1"})
-    _produce(cluster, name, 2)
-    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap)
-    assert reader.option("subscribePattern", rf"^\Q{name}\E\z").load().count() == 2
-    assert (
-        reader.option("subscribePattern", rf"^\p{{Lower}}{{3,9}}-{name.rpartition('-')[2]}$")
-        .load()
-        .count()
-        == 2
-    )
-    with pytest.raises(
-        Exception,
-        match=r"subscribePattern.*a class inside a class|a class inside a class.*subscribePattern",
-    ):
-        reader.option("subscribePattern", "clicks|or[c-e&&[^c]]ers").load().count()
+    assert (named.count(), matching.count()) == (4, 9)
+    assert {(row.topic, row.partition) for row in matching.collect()} == {(first, 2), (second, 0)}
 
 
 def _led(cluster: EmbeddedCluster, topic: str, *bounds: tuple[int, int, int]) -> list[OffsetRange]:
@@ -601,9 +331,7 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     plan, path = make_plan(1, ranges=tuple(ranges[:2])), str(tmp_path / "table")
     frame, received = read(spark, cluster.bootstrap, ranges, tasks)
     assert received.in_order(3) is None
-    outcome = append_rows(
-        frame, plan, app_id="app", path=path, partition_by=("partition",), known=None
-    )
+    outcome = append_rows(frame, plan, app_id="app", path=path, partition_by=("partition",))
     assert outcome.result is Result.APPLIED
     receipts = received.in_order(3 + padding)
     assert receipts is not None
@@ -647,8 +375,6 @@ def test_a_transform_may_join_the_rows_of_a_plan_with_themselves(spark: SparkSes
 
 
 def test_a_plan_without_ranges_is_an_empty_dataframe_of_its_columns(spark: SparkSession) -> None:
-    from pyspark.sql.types import StructType
-
     rows, received = read(spark, "127.0.0.1:1", [], [])
     assert (rows.schema, rows.collect(), received.in_order(0)) == (
         StructType.fromDDL(spark_schema()),
@@ -710,9 +436,7 @@ def test_a_failure_in_a_task_comes_back_as_itself(
     plan = make_plan(1, ranges=beyond)
     frame, received = read(spark, cluster.bootstrap, beyond, [[0]])
     with pytest.raises(NeedsDecision) as caught:
-        append_rows(
-            frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None
-        )
+        append_rows(frame, plan, app_id="app", path=str(tmp_path / "table"))
     assert (caught.value.where["topic"], caught.value.where["partition"]) == (filled, 0)
     assert received.in_order(1) is None
 
@@ -745,9 +469,7 @@ def test_settings_of_the_session_change_no_row(
         spark.conf.set(key, value)
         try:
             rows, _ = read(spark, f"127.0.0.1:{broker.port}", plan.ranges, [[0]])
-            append_rows(
-                rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None
-            )
+            append_rows(rows, plan, app_id="app", path=path, partition_by=["event_date"])
         finally:
             spark.conf.set(key, before)
     assert DeltaTable(path).schema() == expected.schema()

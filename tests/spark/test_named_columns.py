@@ -1,6 +1,4 @@
-"""Queries that name their columns, and why they name no filters: what Spark hands to a source, and
-what it keeps of it.
-"""
+"""Queries that name their columns get these alone, and all rows whatever filters Spark pushes."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from etl import OffsetRanges
 from etl.records import arrow_buffers
@@ -81,54 +78,6 @@ def test_columns_that_a_schema_leaves_out_are_not_built(monkeypatch: pytest.Monk
         batches: Any = reader.read(task)
         assert [batch.to_pylist() for batch in batches] == [[{"value": b"v", "partition": 0}]]
     assert built == [frozenset({"value", "partition"})]
-
-
-def numbers_source() -> type[DataSource]:
-    """0 to 9, by a reader that takes every filter there is as one for 7; made here, so that workers
-    get it with what it is.
-    """
-
-    class Reader(DataSourceReader):
-        wanted = tuple(range(10))
-
-        def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-            self.wanted = (7,)
-            return filters
-
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(n) for n in self.wanted]
-
-        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-            yield (partition.value,)
-
-    class Numbers(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "numbers_of_tests"
-
-        def schema(self) -> str:
-            return "n BIGINT"
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return Reader()
-
-    return Numbers
-
-
-def test_spark_gives_what_one_querys_filters_left_to_the_next_query_too(
-    spark: SparkSession,
-) -> None:
-    """So the data source takes none: rows would be missing without a word. Where this fails Spark
-    is mended, and filters can be taken.
-    """
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        spark.dataSource.register(numbers_source())
-        frame = spark.read.format("numbers_of_tests").load()
-        assert [row.n for row in frame.where("n = 7").collect()] == [7]
-        assert [row.n for row in frame.collect()] == [7]
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_our_rows_are_all_there_for_every_query_where_a_session_pushes_filters(

@@ -68,9 +68,7 @@ def put(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome
             f"cast('{value}' as binary) as value",
             "cast(null as int) as incarnation",
         )
-        return append_rows(
-            frame, plan, app_id=APP, path=path, partition_by=partition_by, known=None
-        )
+        return append_rows(frame, plan, app_id=APP, path=path, partition_by=partition_by)
 
     return do
 
@@ -88,10 +86,7 @@ def there(path: Path) -> dict[tuple[str, int, int], str]:
 
 @pytest.mark.parametrize("partition_by", [(), ("topic",)], ids=["plain", "partitioned"])
 def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
-    spark: SparkSession,
-    put: Callable[..., Outcome],
-    tmp_path: Path,
-    partition_by: tuple[str, ...],
+    spark: SparkSession, put: Callable[..., Outcome], tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
     path = tmp_path / "table"
     put(PlanKind.INGEST, (0, 0, 20), (1, 0, 20), (2, 0, 20), value="old", partition_by=partition_by)
@@ -125,9 +120,7 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
 
 
 def test_rows_outside_the_replaced_interval_are_rejected_and_nothing_is_replaced(
-    put: Callable[..., Outcome],
-    rows_of: Callable[[Plan], Any],
-    tmp_path: Path,
+    put: Callable[..., Outcome], rows_of: Callable[[Plan], Any], tmp_path: Path
 ) -> None:
     put(PlanKind.INGEST, (0, 0, 20), value="old")
     with pytest.raises(

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_a_jvm_that_hangs_up_on_the_accumulators_is_reported_in_the_log_and_not_on_the_terminal(
-    spark: SparkSession,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = spark.sparkContext._accumulatorServer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 
 import pyarrow as pa
@@ -13,8 +12,6 @@ from etl.reader import run_task
 
 UNLUCKY = os.path.join(tempfile.gettempdir(), f"unlucky-of-tests-{os.getuid()}")
 """While this file is there; every worker knows its name."""
-KILLING = os.path.join(tempfile.gettempdir(), f"killing-of-tests-{os.getuid()}")
-"""The file that names the process to kill."""
 
 
 def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -35,11 +32,6 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [*batch.columns, *more.values()], names=[*batch.schema.names, *more]
     )
-
-
-def even(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every other record."""
-    return batch.filter(compute.equal(compute.bit_wise_and(batch["offset"], 1), 0))
 
 
 def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -69,15 +61,3 @@ def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
 def narrow(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows that cannot be proven."""
     return batch.drop_columns(["offset"])
-
-
-def killing_once(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """In the middle of a task kill its process, or the driver that started it, once; the file names
-    which.
-    """
-    if batch.num_rows and batch["offset"][0].as_py() > 0 and os.path.exists(KILLING):
-        with open(KILLING) as file:
-            whom = {"worker": os.getpid(), "driver": os.getppid()}[file.read()]
-        os.unlink(KILLING)
-        os.kill(whom, signal.SIGKILL)
-    return batch

@@ -109,20 +109,6 @@ def pipeline(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pip
 
 
 @pytest.fixture
-def late(pipeline: Pipeline) -> Pipeline:
-    """A pipeline of four partitions that began at offset 100 of each, and has loaded 200 more; a
-    plan takes on 160 records.
-    """
-    pipeline.settings = {"source": {"starting_offsets": "latest"}}
-    pipeline.produce(400)
-    pipeline.ran()
-    pipeline.produce(200)
-    pipeline.ran()
-    pipeline.settings["limits"] = {"max_records_per_plan": 160}
-    return pipeline
-
-
-@pytest.fixture
 def spoiled(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> Iterator[tuple[Pipeline, FakeBroker]]:

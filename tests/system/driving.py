@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -20,7 +19,6 @@ import yaml
 from deltalake import DeltaTable
 from kazoo.client import KazooClient
 
-from etl.commands.backfill import parse_backfill_request, run_backfill
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.model.plans import Request
@@ -28,7 +26,7 @@ from etl.run.service_interfaces import Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.spark_launch import SHORT_RUN
-from tests.command_result import CommandResult, refused, run_etl
+from tests.command_result import CommandResult, run_etl
 from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
@@ -222,18 +220,6 @@ def clean_log(table: Path) -> None:
         crc.unlink()
 
 
-def log_copied(table: Path, name: str) -> Path:
-    """A copy of the table's log, which its files know nothing of."""
-    copy = table.with_name(name)
-    shutil.copytree(table / "_delta_log", copy)
-    return copy
-
-
-def put_back(copy: Path, table: Path) -> None:
-    shutil.rmtree(table / "_delta_log")
-    shutil.copytree(copy, table / "_delta_log")
-
-
 def data_files(table: Path) -> set[str]:
     """Those of the table's folder, needed or not."""
     return {
@@ -268,21 +254,6 @@ class Before(Dying):
         self._deed()
 
 
-class BeforeOneOf(Before):
-    """The same before the so manieth time that the verb would begin: a backfill is made of many
-    plans.
-    """
-
-    def __init__(self, verb: str, deed: Callable[[], object], time: int) -> None:
-        super().__init__(verb, deed)
-        self._times_left = time
-
-    def _end_once(self) -> None:
-        self._times_left -= 1
-        if not self._times_left:
-            super()._end_once()
-
-
 def break_off() -> None:
     """A deed."""
     raise BrokenOff
@@ -294,35 +265,3 @@ def broken_off_before(verb: str, pipeline: Pipeline, request: Request | None = N
     """
     with pytest.raises(BrokenOff):
         run(load_settings(pipeline.conf), request=request, around=Before(verb, break_off))
-
-
-def backfill_broken_off_before(
-    verb: str, pipeline: Pipeline, name: str, from_: str, until: str, *, plan: int = 1
-) -> None:
-    """The same of a backfill, when it would begin `verb` of that plan."""
-    with pytest.raises(BrokenOff):
-        run_backfill(
-            load_settings(pipeline.conf),
-            name,
-            parse_backfill_request(from_, until, ()),
-            around=BeforeOneOf(verb, break_off, plan),
-        )
-
-
-def take_over(heir: Pipeline, before: Pipeline) -> None:
-    """The heir loads new records, and is rejected until it has inherited the pipeline before it."""
-    heir.produce(40, partitions=1)
-    refused(
-        heir.door("run"),
-        5,
-        "has loaded this topic into this table",
-        f"inherit CONF --predecessor {before.group}/clicks",
-    )
-    taken = heir.door(
-        "pipelines",
-        "inherit",
-        after=("--predecessor", f"{before.group}/clicks", "--reason", "renamed", "--yes"),
-    )
-    assert taken.code == 0, taken.err
-    heir.ran()
-    before.produced = heir.produced

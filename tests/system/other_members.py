@@ -24,11 +24,7 @@ not answer before the rebalance has ended.
 """
 MEMBER: dict[str, Any] = {
     **WITHOUT_SPARK,
-    "group": {
-        "offsets_storage": "kafka",
-        "mode": "join",
-        "join": {"session_timeout_s": 6},
-    },
+    "group": {"offsets_storage": "kafka", "mode": "join", "join": {"session_timeout_s": 6}},
 }
 """What a conf has of a run that is a member of Kafka's own group, and reads without Spark."""
 

@@ -1,6 +1,4 @@
-"""Runs with tasks that write the table's files themselves: on real brokers, compared with Spark's
-writer, and after crashes.
-"""
+"""Runs whose tasks write the table's files themselves, compared with Spark's writer."""
 
 from __future__ import annotations
 
@@ -23,18 +21,11 @@ def by_arrow(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     return make_pipeline(**ARROW)
 
 
-def by(writer: str, pipeline: Pipeline, **more: object) -> None:
-    pipeline.settings = {
-        **pipeline.settings,
-        "table": {**pipeline.settings.get("table", {}), "writer": writer, **more},
-    }
-
-
 def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
     by_arrow: Pipeline, spark: SparkSession
 ) -> None:
-    for writer in ("arrow", "spark", "auto", "arrow"):
-        by(writer, by_arrow)
+    for writer in ("arrow", "spark", "auto"):
+        by_arrow.settings = {"table": {"writer": writer}}
         by_arrow.produce(400)
         result = by_arrow.ran()
         assert (result.outcomes, result.document["records_read"]) == (["ingested"], 400)
@@ -42,12 +33,11 @@ def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
         assert result.document["plan"]["writer"].startswith(ran), result.document["plan"]["writer"]
     assert by_arrow.is_whole()
     proof = by_arrow.door("verify")
-    assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 1600)
+    assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 1200)
 
 
 def test_a_run_with_files_from_tasks_is_one_job_of_spark_and_one_file_for_each_concurrent_task(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
     """For any number of partitions: a second job would read or write the rows again."""
     pipeline = make_pipeline(partitions=12, **ARROW)
@@ -76,57 +66,6 @@ def test_every_column_of_every_row_is_what_sparks_writer_writes(
     assert (ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()) == (0, 0)
 
 
-def test_filters_at_the_bounds_of_files_find_in_spark_the_same_rows_as_without_statistics(
-    by_arrow: Pipeline,
-    spark: SparkSession,
-) -> None:
-    """A bound that is too tight loses rows without a word."""
-    for _ in range(2):
-        by_arrow.produce(200)
-        by_arrow.ran()
-    frame = spark.read.format("delta").load(str(by_arrow.table))
-    every = frame.selectExpr("partition", "offset", "unix_micros(timestamp) micros").collect()
-    last = max(row.micros for row in every)
-    for sign, holds in (("<", int.__lt__), (">=", int.__ge__), ("=", int.__eq__)):
-        for micros in (min(row.micros for row in every), last):
-            expected = sum(holds(row.micros, micros) for row in every)
-            assert (
-                len(
-                    frame.where(f"timestamp {sign} timestamp_micros({micros})")
-                    .select("offset")
-                    .collect()
-                )
-                == expected
-            )
-    for offset in sorted({row.offset for row in every})[::20]:
-        found = frame.where(f"offset = {offset}").select("partition").collect()
-        assert sorted(row.partition for row in found) == sorted(
-            row.partition for row in every if row.offset == offset
-        )
-
-
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "append",
-        *(pytest.param(verb, marks=pytest.mark.long) for verb in ("commit", "record", "tidy")),
-    ],
-)
-def test_a_run_that_ends_anywhere_is_finished_by_the_next_one_under_either_writer(
-    by_arrow: Pipeline, verb: str
-) -> None:
-    for after in ("arrow", "spark"):
-        by("arrow", by_arrow)
-        by_arrow.produce(200)
-        broken_off_before(verb, by_arrow)
-        by(after, by_arrow)
-        by_arrow.ran()
-        by_arrow.produce(40)
-        by_arrow.ran()
-        assert by_arrow.is_whole()
-    assert by_arrow.door("verify").code == 0
-
-
 def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_count(
     by_arrow: Pipeline,
 ) -> None:
@@ -140,7 +79,6 @@ def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_c
         file.rename(file.with_suffix(""))
     ranges = by_arrow.door("plans", "show").document["ranges"]
     assert all(r["fetched_bytes"] > 0 for r in ranges) and sum(r["rows"] for r in ranges) == 200
-    assert by_arrow.door("verify").code == 0
 
 
 def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_commits(
@@ -151,30 +89,7 @@ def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_comm
         by_arrow.ran()
     with by_arrow.zookeeper() as client:
         client.delete(f"/consumers/{by_arrow.group}/etl", recursive=True)
+    refused(by_arrow.door("verify"), 5, "The table holds plan 2", "ZooKeeper knows none")
     assert "ledger_restored" in " ".join(by_arrow.ran().outcomes)
     assert all(r["fetched_bytes"] > 0 for r in by_arrow.door("plans", "show").document["ranges"])
     assert by_arrow.is_whole()
-
-
-def test_a_partitioned_table_has_its_rows_in_their_partitions(
-    by_arrow: Pipeline, spark: SparkSession
-) -> None:
-    by("arrow", by_arrow, partition_by=["partition", "event_date"])
-    by_arrow.produce(400)
-    by_arrow.ran()
-    assert by_arrow.is_whole()
-    frame = spark.read.format("delta").load(str(by_arrow.table))
-    assert frame.where("event_date <> to_date(timestamp)").count() == 0
-    assert frame.where("partition = 3").select("offset").distinct().count() == 100
-    assert all(
-        path.parent.name.startswith("event_date=")
-        for path in by_arrow.table.rglob("*.parquet")
-        if "_delta_log" not in str(path)
-    )
-
-
-def test_a_transform_is_refused_under_arrow_before_anything_is_stored(by_arrow: Pipeline) -> None:
-    by_arrow.produce(40)
-    by_arrow.settings["transform"] = "os.path:join"
-    refused(by_arrow.run(), 2, "transform takes a DataFrame")
-    assert by_arrow.door("plans", "list").document["plans"] == []

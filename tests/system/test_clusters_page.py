@@ -1,4 +1,4 @@
-"""Does the zip of docs/guides/schedule.md, "Clusters", load by the command that is written there?"""
+"""The zip of docs/guides/schedule.md, "Clusters", on a standalone cluster without this package."""
 
 from __future__ import annotations
 
@@ -38,8 +38,12 @@ def produce(cluster: EmbeddedCluster, topic: str) -> None:
 
 
 @pytest.mark.long
-def test_the_zip_loads_a_table_on_a_standalone_cluster(
-    cluster: EmbeddedCluster, topic: TopicFactory, python_without_the_package: Path, tmp_path: Path
+def test_the_zip_loads_a_table_by_the_commands_of_the_page_and_its_workers_compile_no_kernel(
+    cluster: EmbeddedCluster,
+    topic: TopicFactory,
+    python_without_the_package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Delta's jars are named by their place, as the command that `etl package` prints has them on a
     machine where they are.
@@ -52,6 +56,8 @@ def test_the_zip_loads_a_table_on_a_standalone_cluster(
     package, submit = command_lines(PAGE, "Clusters")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**submit_environment(), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # of the workers, which keep kernels there
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     with StandaloneSpark(tmp_path / "standalone") as spark:
         for text in (package, submit):
             produce(cluster, name)
@@ -74,3 +80,5 @@ def test_the_zip_loads_a_table_on_a_standalone_cluster(
         DeltaTable(str(here / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows
         == 2 * RECORDS
     )
+    kept = [path.name for path in (tmp_path / "home").rglob("*.nbc")]
+    assert kept and all(name.endswith(".1.nbc") for name in kept), "other kernels than the zip's"

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from kafka import KafkaProducer
 
 from tests.system.driving import Pipeline
@@ -54,18 +53,6 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
     produce(pipeline, past + HOUR / 2, 0, 2)
     assert ask(pipeline, past, "--assume-ready-after", "7200s") == (0, True, [])
     assert ask(pipeline, past + 2 * HOUR) == (8, False, [0, 1, 2]), "a time that is still to come"
-
-
-@pytest.mark.parametrize(
-    ("until", "text"),
-    [("soon", "--until is not a time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
-)
-def test_an_invalid_time_is_reported_before_any_request_to_a_broker(
-    make_pipeline: Callable[..., Pipeline], until: str, text: str
-) -> None:
-    pipeline = make_pipeline(source={"bootstrap_servers": "127.0.0.1:1"})
-    found = pipeline.door("topics", "ready-to-load", after=("--until", until))
-    assert found.code == 2 and text in found.document["message"]
 
 
 def test_unloaded_intervals_are_reported_until_a_run_has_loaded_them(pipeline: Pipeline) -> None:

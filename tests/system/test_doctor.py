@@ -1,6 +1,4 @@
-"""`etl doctor` on real parts: all lines ok before and after the first run, each failing line with
-what to do, and no trace.
-"""
+"""`etl doctor` on real parts: each line, its exit code and what to do; and no trace is left."""
 
 from __future__ import annotations
 
@@ -9,13 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 from kazoo.security import make_acl
 
+from etl.io.delta.table_shape import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
+from etl.model.columns import arrow_schema
 from etl.testkit.cluster import ZooKeeper
 from etl.testkit.server_process import free_port
-from tests.command_result import CommandResult
+from tests.command_result import CommandResult, refused
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.without_spark
@@ -74,10 +76,6 @@ def tree(pipeline: Pipeline) -> dict[str, Any]:
             file.stat().st_mtime_ns if file.is_file() else None
         )  # a probe begins and ends in a folder
     return found
-
-
-# -- healthy
-# --------------------------------------------------------------------------------------------------
 
 
 def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_named(
@@ -147,16 +145,45 @@ def test_the_screen_has_one_line_for_each_check_with_its_action(
     assert reported[at + 1].strip() == "To do: Check the folder and its permissions"
 
 
-def test_a_wrong_conf_is_reported_as_by_every_command(
+@pytest.mark.parametrize(
+    ("settings", "name", "code", "words"),
+    [
+        (
+            {"source": {"topics": ["no-such-topic"]}},
+            "topics",
+            2,
+            ("no-such-topic", "source.topics"),
+        ),
+        (
+            {"spark": {"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"}},
+            "store",
+            2,
+            ("LocalLogStore", "spark.delta.logStore.file.impl"),
+        ),
+        ({"source": {"bootstrap_servers": "127.0.0.1:1"}}, "cluster", 6, ("No broker answers",)),
+        (
+            {"table": {"path": "/proc/table", "losses_path": "/tmp/losses"}},
+            "table folder",
+            7,
+            ("/proc/table",),
+        ),
+        (
+            {"table": {"losses_path": "/proc/losses"}, "source": {"on_data_loss": "skip"}},
+            "losses table",
+            7,
+            ("/proc/losses",),
+        ),
+    ],
+    ids=["topic", "log store", "brokers", "table", "losses"],
+)
+def test_a_setting_that_cannot_work_is_named_by_its_line(
     make_pipeline: Callable[..., Pipeline],
+    settings: dict[str, Any],
+    name: str,
+    code: int,
+    words: tuple[str, ...],
 ) -> None:
-    result = make_pipeline(source={"strat": "latest"}).door("doctor")
-    assert result.code == 2
-    assert "source.strat" in result.err
-
-
-# -- ZooKeeper
-# --------------------------------------------------------------------------------------------------
+    failing(make_pipeline(**settings), name, code, *words)
 
 
 def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_checked(
@@ -203,27 +230,21 @@ def test_one_server_of_several_that_does_not_answer_is_advice(
     )
 
 
-def test_a_wrong_chroot_is_named_and_stays_empty(make_pipeline: Callable[..., Pipeline]) -> None:
-    pipeline = make_pipeline()
-    pipeline.settings = {"zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}/kafak"}}
-    failing(pipeline, "chroot", 2, "/kafak", "chroot")
-    with pipeline.zookeeper() as client:
-        client.chroot = ""
-        assert not client.exists("/kafak")
-
-
-def test_a_chroot_that_a_run_will_make_is_not_made_by_the_doctor(
+def test_a_wrong_chroot_is_named_and_stays_empty_also_where_a_run_will_make_it(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline()
-    pipeline.settings = {
-        "zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}/not/made/yet"},
-        "source": {"bootstrap_servers": pipeline.cluster.bootstrap},
-    }
+    pipeline.settings = {"zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}/kafak"}}
+    failing(pipeline, "chroot", 2, "/kafak", "chroot")
+    refused(pipeline.run(), 2, "/kafak", "chroot")
+    with pipeline.zookeeper() as client:
+        client.chroot = ""
+        assert not client.exists("/kafak")
+    pipeline.settings |= {"source": {"bootstrap_servers": pipeline.cluster.bootstrap}}
     all_well(pipeline)
     with pipeline.zookeeper() as client:
         client.chroot = ""
-        assert not client.exists("/not")
+        assert not client.exists("/kafak"), "a run will make it, and the doctor does not"
 
 
 @pytest.fixture
@@ -266,10 +287,7 @@ def test_a_server_that_takes_small_requests_only_is_named(
     ],
 )
 def test_a_locked_znode_is_named_with_the_denied_operation(
-    make_pipeline: Callable[..., Pipeline],
-    path: str,
-    may: dict[str, bool],
-    words: tuple[str, ...],
+    make_pipeline: Callable[..., Pipeline], path: str, may: dict[str, bool], words: tuple[str, ...]
 ) -> None:
     pipeline = make_pipeline()
     locked = f"/consumers/{pipeline.group}{path}".format(topic=pipeline.topic)
@@ -284,10 +302,6 @@ def test_a_locked_znode_is_named_with_the_denied_operation(
     assert (line["verdict"], line["exit_code"], result.code) == ("failed", 2, 2)
     for word in words:
         assert word.format(topic=pipeline.topic) in line["found"], line
-
-
-# -- brokers, topics, group
-# -------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_that_is_registered_and_dead_is_named(
@@ -322,27 +336,13 @@ def test_a_broker_that_is_registered_and_dead_is_named(
     assert lines(result, "ledger and table")[0]["verdict"] == "ok"
 
 
-def test_a_cluster_that_does_not_answer_and_a_port_that_is_not_kafka_are_named(
-    make_pipeline: Callable[..., Pipeline],
-) -> None:
-    pipeline = make_pipeline(source={"bootstrap_servers": f"127.0.0.1:{free_port()}"})
-    result = failing(pipeline, "cluster", 6, "No broker answers")
-    assert lines(result, "topics")[0]["verdict"] == "not checked"
+def test_a_port_that_is_not_kafka_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
     pipeline.settings = {
         "source": {"bootstrap_servers": pipeline.cluster.zookeeper.connect, "request_timeout_s": 5}
     }
-    result = pipeline.door("doctor")
-    assert (lines(result, "cluster")[0]["verdict"], result.code) == ("failed", 2)
-
-
-def test_a_topic_that_is_not_there_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
-    failing(
-        make_pipeline(source={"topics": ["no-such-topic"]}),
-        "topics",
-        2,
-        "no-such-topic",
-        "source.topics",
-    )
+    result = failing(pipeline, "cluster", 2)
+    assert lines(result, "topics")[0]["verdict"] == "not checked"
 
 
 def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_harm(
@@ -368,25 +368,7 @@ def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_h
         assert "run theirs, pid 7 on elsewhere" in lines(result, "group")[0]["found"]
 
 
-# -- table
-# --------------------------------------------------------------------------------------------------
-
-
-def rows() -> Any:
-    """A row as ours are."""
-    from etl.model.columns import arrow_schema
-
-    return arrow_schema().empty_table()
-
-
-def test_a_store_that_loses_commits_is_refused(make_pipeline: Callable[..., Pipeline]) -> None:
-    pipeline = make_pipeline(
-        spark={"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"}
-    )
-    failing(pipeline, "store", 2, "LocalLogStore", "spark.delta.logStore.file.impl")
-
-
-def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_written(
+def test_a_path_that_holds_something_else_is_named_by_doctor_and_run(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline()
@@ -397,23 +379,14 @@ def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_writte
         lines(result, name)[0]["verdict"]
         for name in ("table features", "table columns", "ledger and table")
     } == {"not checked"}
-    pipeline.settings = {
-        "table": {"path": "/proc/table", "losses_path": str(pipeline.folder / "losses")}
-    }
-    failing(pipeline, "table folder", 7, "/proc/table")
-    losing = {"source": {"on_data_loss": "skip"}}
-    pipeline.settings = {
-        "table": {"path": str(pipeline.folder / "another"), "losses_path": "/proc/losses"},
-        **losing,
-    }
-    failing(pipeline, "losses table", 7, "/proc/losses")
+    refused(pipeline.run(), 2, str(pipeline.table), "part-0.parquet")
 
 
 def test_another_table_where_the_losses_would_be_written_down_is_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline()
-    write_deltalake(f"{pipeline.table}_losses", rows())
+    write_deltalake(f"{pipeline.table}_losses", arrow_schema().empty_table())
     result = pipeline.door("doctor")
     (line,) = lines(result, "losses table")
     assert (result.code, line["verdict"]) == (0, "advice") and "has no column app_id" in line[
@@ -423,14 +396,13 @@ def test_another_table_where_the_losses_would_be_written_down_is_named(
     failing(pipeline, "losses table", 2, "has no column app_id", "table.losses_path")
 
 
-def test_a_table_of_another_shape_is_named_with_the_column(
+def test_a_table_of_another_shape_is_named_with_the_column_by_doctor_and_run(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
-    import pyarrow
-
     pipeline = make_pipeline()
     write_deltalake(str(pipeline.table), pyarrow.table({"key": ["text"], "value": [b"bytes"]}))
     failing(pipeline, "table columns", 2, "column key is string, expected binary")
+    refused(pipeline.run(), 2, str(pipeline.table), "column key is string, expected binary")
 
 
 def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_retention_are_reported(
@@ -438,7 +410,9 @@ def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_retention_ar
 ) -> None:
     pipeline = make_pipeline()
     write_deltalake(
-        str(pipeline.table), rows(), configuration={"delta.logRetentionDuration": "interval 2 days"}
+        str(pipeline.table),
+        arrow_schema().empty_table(),
+        configuration={"delta.logRetentionDuration": "interval 2 days"},
     )
     result = pipeline.door("doctor")
     assert "2 days" in lines(result, "table retention")[0]["found"]
@@ -469,11 +443,6 @@ def _with_feature(table: Path, feature: str, *, for_readers_too: bool = False) -
 def test_the_doctors_verdict_on_table_features_equals_that_of_the_two_writers(
     spark: Any, tmp_path: Path
 ) -> None:
-    from deltalake import CommitProperties, Transaction
-    from deltalake.exceptions import DeltaError
-
-    from etl.io.delta.table_shape import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
-
     supported = (
         spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()
         .values()
@@ -485,7 +454,7 @@ def test_the_doctors_verdict_on_table_features_equals_that_of_the_two_writers(
         named[feature.name()] = bool(feature.isReaderWriterFeature())
     assert set(named) == WRITTEN_BY_SPARK
     taken = set()
-    write_deltalake(str(tmp_path / "t"), rows())
+    write_deltalake(str(tmp_path / "t"), arrow_schema().empty_table())
     for name, for_readers_too in named.items():
         _with_feature(tmp_path / "t", name, for_readers_too=for_readers_too)
         (tmp_path / "t" / "_delta_log" / "00000000000000000001.json").unlink(missing_ok=True)

@@ -12,7 +12,6 @@ import pytest
 
 from etl.commands import doctor_services as zookeeper_lines
 from etl.commands.doctor_machine import Findings, Line, Verdict
-from etl.errors import SettingsError
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
@@ -85,12 +84,6 @@ def test_offsets_that_the_group_left_in_kafka_are_reported_and_are_no_failure(
     assert left[1].startswith(
         "1 of the group's offsets are of the other broker type, the first of clicks 0"
     )
-
-
-def test_the_wrong_broker_type_is_reported_at_the_check_of_the_chroot(of_jafka: Findings) -> None:
-    of_jafka.settings = plain_settings()
-    with pytest.raises(SettingsError, match="source.broker_type is kafka"):
-        list(zookeeper_lines.chroot("chroot", of_jafka))
 
 
 def test_a_partition_of_kafka_without_a_leader_is_reported_with_the_brokers_of_its_replicas(

@@ -1,6 +1,4 @@
-"""The command as a program sees it: one JSON document on standard output whatever happens, exit
-codes, and what the doors import.
-"""
+"""The commands as a program sees them: one JSON document whatever happens, exit codes, imports."""
 
 from __future__ import annotations
 
@@ -12,9 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient
-from pyspark.sql import SparkSession
 
 from etl import __version__
 from tests.system.driving import ROOT, Pipeline
@@ -31,10 +26,6 @@ DOORS = [
     ("plans", "list"),
     ("plans", "show"),
 ]
-
-
-# -- without any server
-# -------------------------------------------------------------------------------------------------
 
 
 def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
@@ -140,10 +131,6 @@ def test_every_entry_point_reports_a_missing_conf_file(
     assert "no/such.yaml" in result.err
 
 
-# -- on a pipeline
-# --------------------------------------------------------------------------------------------------
-
-
 def test_every_door_prints_one_document_before_the_first_run_and_after_it(
     pipeline: Pipeline,
 ) -> None:
@@ -196,22 +183,6 @@ def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(
     )
 
 
-def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_them(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(80)
-    before = pipeline.door(
-        "records", "show", after=("-p", f"{pipeline.topic}:1", "-n", "50")
-    ).document
-    pipeline.ran()
-    assert (before["shown"], before["ended"]) == (20, "the end of the log")
-    assert (
-        pipeline.door("records", "show", after=("-p", f"{pipeline.topic}:1", "-n", "50")).document
-        == before
-    )
-    assert pipeline.ran().outcomes == ["up_to_date"], "to look moves nothing"
-
-
 def test_the_lag_of_the_table_is_reported_with_time_size_and_retention_and_moves_nothing(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
@@ -239,63 +210,6 @@ def test_the_lag_of_the_table_is_reported_with_time_size_and_retention_and_moves
         == pipeline.door("run", after=["--dry-run"]).document["lag"]
     )
     assert pipeline.ran().document["records_read"] == 40
-
-
-def test_a_plan_that_is_not_stored_is_reported_with_the_stored_ones(
-    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from etl.cli import main
-
-    pipeline.produce(40)
-    pipeline.ran()
-    assert main(["plans", "show", str(pipeline.conf), "99", "--json"]) == 2
-    result = capsys.readouterr()
-    assert "Plan 99" in json.loads(result.out)["message"] and "Plans 1 to 1" in result.err
-    assert main(["plans", "show", str(pipeline.conf), "1", "--json"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(("run",), 0), (("run", "--fail-on-loss"), 3)],
-    ids=["run", "run --fail-on-loss"],
-)
-def test_a_permitted_loss_is_reported_as_a_warning_and_as_an_error_on_request_only(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-    words: tuple[str, ...],
-    code: int,
-) -> None:
-    pipeline = make_pipeline(source={"on_data_loss": "skip"})
-    pipeline.produce(80)
-    pipeline.ran()
-    pipeline.produce(80)
-    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-        admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
-    result = pipeline.door(*words)
-    assert (result.code, result.outcomes) == (code, ["records_lost", "ingested"])
-    assert "10 offsets (20 to 30)" in result.out
-    assert ("were lost" in result.err) == (code == 3)
-    assert pipeline.ran().outcomes == ["up_to_date"]
-    assert pipeline.door("run", "--fail-on-loss").code == 0, (
-        "a reported loss is not reported by the next run"
-    )
-    assert pipeline.door("verify").code == 0
-
-
-def test_a_reader_that_hangs_up_gets_no_traceback(pipeline: Pipeline) -> None:
-    pipeline.produce(40)
-    pipeline.ran()
-    door = subprocess.Popen(
-        [sys.executable, "-m", "etl", "plans", "show", str(pipeline.conf), "--json"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert door.stdout and door.stderr
-    door.stdout.close()
-    assert door.stderr.read() == ""
-    assert door.wait(60) != 0
 
 
 def test_a_job_for_spark_submit_is_the_same_door(tmp_path: Path) -> None:

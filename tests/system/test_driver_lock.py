@@ -89,30 +89,22 @@ def tree(session: ZooKeeper, path: str = "") -> list[str]:
     return sorted(below + [deeper for child in below for deeper in tree(session, child)])
 
 
-def test_a_run_that_stored_nothing_leaves_no_znode(zookeeper: ZooKeeper) -> None:
-    with lock_of(zookeeper).driving("run-1", wait_s=0):
-        pass
-    assert tree(zookeeper) == []
-
-
-def test_a_run_that_stored_nothing_leaves_the_znodes_unchanged(zookeeper: ZooKeeper) -> None:
-    zookeeper.ensure("/consumers/g/ids")
-    zookeeper.create("/consumers/g/etl/other", b"uid")
-    before = tree(zookeeper)
-    with lock_of(zookeeper).driving("run-1", wait_s=0):
-        pass
-    assert tree(zookeeper) == before
-
-
-def test_the_empty_znodes_of_a_killed_run_go_with_the_next_one_that_stores_nothing(
-    zookeeper: ZooKeeper,
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [([], []), (["/ids", "/etl/other"], ["/ids", "/etl/other"]), (["/etl/clicks"], [""])],
+    ids=["nothing was there", "others", "a killed run left its own"],
+)
+def test_a_run_that_stored_nothing_leaves_only_znodes_of_others(
+    zookeeper: ZooKeeper, there: list[str], left: list[str]
 ) -> None:
-    zookeeper.ensure("/consumers/g/etl/clicks")
+    for path in there:
+        zookeeper.ensure(f"/consumers/g{path}")
     with lock_of(zookeeper).driving("run-1", wait_s=0):
         pass
-    assert tree(zookeeper) == ["/consumers", "/consumers/g"], (
-        "the lock deletes only znodes of the pipeline; others may own these"
-    )
+    found = tree(zookeeper)
+    assert [path for path in found if not any(each.startswith(f"{path}/") for each in found)] == [
+        f"/consumers/g{path}" for path in sorted(left)
+    ]
 
 
 @pytest.mark.parametrize("kept", ["uid", "plan"])

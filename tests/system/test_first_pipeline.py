@@ -124,17 +124,6 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
     assert run_id in page and filled in page and "<script" not in page
 
 
-def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
-    cluster: EmbeddedCluster, filled: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    ledger = f"{cluster.zookeeper_connect.partition('/')[0]}/ledger-of-{filled}"
-    result = init(
-        tmp_path, "--zookeeper", ledger, "--bootstrap-servers", cluster.bootstrap, "--topic", filled
-    )
-    assert result.code == 0, result.err
-    loaded_by(tmp_path / "conf" / "clicks.yaml", tmp_path / "warehouse" / "clicks")
-
-
 def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing_is_written(
     cluster: EmbeddedCluster, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

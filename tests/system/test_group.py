@@ -23,8 +23,7 @@ from etl.errors import (
     WrongChroot,
     ZooKeeperUnreachable,
 )
-from etl.io.zookeeper import session_requests as zookeeper_module
-from etl.io.zookeeper.broker_registrations import read_brokers, read_cluster_id, read_creation_ids
+from etl.io.zookeeper.broker_registrations import read_brokers, read_cluster_id
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import Broker, BrokerPartition, Committed
@@ -103,15 +102,11 @@ def meddle_with(
     monkeypatch.setattr(client, "transaction", lambda: Meddled(client, meddle))
 
 
-def test_a_group_without_anything_has_nothing(group: ConsumerGroup) -> None:
-    assert group.live_consumers() == ()
-    assert group.owners(["clicks"]) == {}
-    assert group.committed([A, B]) == {}
-
-
 def test_only_requested_offsets_are_read_with_their_versions(
     group: ConsumerGroup, client: KazooClient
 ) -> None:
+    assert (group.live_consumers(), group.owners(["clicks"])) == ((), {})
+    assert group.committed([A, B]) == {}
     set_offset(client, A, b"17")
     set_offset(client, A, b"18")
     set_offset(client, B, b"0")
@@ -183,21 +178,11 @@ def test_a_commit_creates_sets_and_skips_offsets_and_returns_the_present_ones(
     for log, text in ((A, b"3"), (B, b"9")):
         set_offset(client, log, text)
     seen = group.committed([A, B, C, OTHER])
-    now = group.commit(plan_of({A: 5, B: 9, C: 0, OTHER: 2}, seen))
-    assert now == {A: Committed(5, 1), C: Committed(0, 0), OTHER: Committed(2, 0)}
-    assert group.committed([A, B, C, OTHER]) == {**now, B: Committed(9, 0)}
+    now = group.commit(plan_of({A: 5, B: 9, C: 0, OTHER: 2, OLD: 4096}, seen))
+    expected = {A: Committed(5, 1), C: Committed(0, 0), OTHER: Committed(2, 0)}
+    assert now == {**expected, OLD: Committed(4096, 0)}
+    assert group.committed([A, B, C, OTHER]) == {**expected, B: Committed(9, 0)}
     assert client.get("/consumers/g/offsets/clicks/0")[0] == b"5"
-
-
-def test_a_commit_of_some_logs_moves_only_those(group: ConsumerGroup) -> None:
-    assert group.commit(plan_of({A: 5, B: 6}, {}), [B]) == {B: Committed(6, 0)}
-    assert group.committed([A, B]) == {B: Committed(6, 0)}
-
-
-def test_the_keys_of_the_old_family_are_broker_and_partition(
-    group: ConsumerGroup, client: KazooClient
-) -> None:
-    group.commit(plan_of({OLD: 4096}, {}))
     assert client.get("/consumers/g/offsets/clicks/0-3")[0] == b"4096"
 
 
@@ -222,9 +207,7 @@ def test_one_stale_offset_moves_nothing_at_all(
 
 
 def test_a_lost_answer_to_a_commit_that_happened_is_recognised_as_ours(
-    group: ConsumerGroup,
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
+    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_the_answer(commit: Callable[[], Any]) -> Any:
         commit()
@@ -248,9 +231,7 @@ def test_a_lost_request_is_not_taken_for_a_commit(
 
 
 def test_a_lost_answer_followed_by_a_write_of_another_client_is_no_commit_of_ours(
-    group: ConsumerGroup,
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
+    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_and_let_others_write(commit: Callable[[], Any]) -> Any:
         commit()
@@ -261,33 +242,6 @@ def test_a_lost_answer_followed_by_a_write_of_another_client_is_no_commit_of_our
     with pytest.raises(OffsetMoved) as caught:
         group.commit(plan_of({A: 5, B: 6}, {}))
     assert (caught.value.where["partition"], caught.value.where["offset"]) == (0, 99)
-
-
-def test_offsets_that_another_driver_of_the_same_plan_committed_are_ours(
-    group: ConsumerGroup,
-) -> None:
-    plan = plan_of({A: 5, B: 6}, {})
-    group.commit(plan)
-    assert group.commit(plan) == {A: Committed(5, 0), B: Committed(6, 0)}
-
-
-def test_a_commit_too_large_for_one_request_goes_in_several(
-    group: ConsumerGroup,
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    requests = []
-
-    def count(commit: Callable[[], Any]) -> Any:
-        requests.append(commit())
-        return requests[-1]
-
-    meddle_with(monkeypatch, zookeeper.client, count)
-    monkeypatch.setattr(zookeeper_module, "NODE_MAX_BYTES", 1000)
-    logs = [BrokerPartition("clicks", p) for p in range(20)]
-    now = group.commit(plan_of({log: 10**15 + log.partition for log in logs}, {}))
-    assert len(now) == 20 and group.committed(logs) == now
-    assert len(requests) == 5
 
 
 def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(
@@ -348,19 +302,6 @@ def test_brokers_are_those_registered_in_order_of_their_ids(
     assert read_cluster_id(zookeeper) == "abc"
 
 
-def test_a_topic_with_a_recreated_znode_has_another_creation_id(
-    zookeeper: ZooKeeper, client: KazooClient
-) -> None:
-    client.create("/brokers/topics/clicks", b"{}", makepath=True)
-    first = read_creation_ids(zookeeper, ["clicks", "no-such-topic"])
-    client.set("/brokers/topics/clicks", b"{ }")
-    assert read_creation_ids(zookeeper, ["clicks"]) == first
-    client.delete("/brokers/topics/clicks")
-    client.create("/brokers/topics/clicks", b"{}")
-    again = read_creation_ids(zookeeper, ["clicks"])
-    assert (list(first), list(again), first == again) == (["clicks"], ["clicks"], False)
-
-
 def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(
     server: embedded.ZooKeeper,
 ) -> None:
@@ -373,30 +314,13 @@ def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(
         assert root.read("/no") is None
 
 
-def test_a_cluster_with_all_brokers_down_is_unreachable(
-    zookeeper: ZooKeeper, client: KazooClient
-) -> None:
-    client.ensure_path("/brokers/ids")
-    with pytest.raises(ZooKeeperUnreachable, match="No broker is registered"):
-        read_brokers(zookeeper)
-
-
 def test_a_chroot_of_several_parts_is_made(server: embedded.ZooKeeper) -> None:
     chroot = f"/{uuid.uuid4().hex}/b/c"
     with ZooKeeper(server.connect + chroot) as zookeeper:
-        zookeeper.ensure("/")
+        zookeeper.ensure("/x")
         assert zookeeper.create("/x/y", b"7")
     with ZooKeeper(server.connect + "/") as root:
         assert root.read(chroot + "/x/y") == (b"7", 0)
-
-
-def test_a_znode_below_a_chroot_that_is_not_there_is_made_with_it(
-    server: embedded.ZooKeeper,
-) -> None:
-    chroot = f"/{uuid.uuid4().hex}/b"
-    with ZooKeeper(server.connect + chroot) as zookeeper:
-        zookeeper.ensure("/consumers/g")
-        assert zookeeper.read("/consumers/g") == (b"", 0)
 
 
 def test_put_if_absent_and_compare_and_set_return_their_success(
@@ -414,9 +338,7 @@ def test_put_if_absent_and_compare_and_set_return_their_success(
 
 
 def test_a_create_with_a_lost_answer_is_read_back(
-    zookeeper: ZooKeeper,
-    client: KazooClient,
-    monkeypatch: pytest.MonkeyPatch,
+    zookeeper: ZooKeeper, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = client.create
 

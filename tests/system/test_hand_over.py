@@ -183,9 +183,7 @@ def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_take
     ],
 )
 def test_where_others_came_before_nothing_is_stored_and_nothing_moves(
-    driver: Driver,
-    meanwhile: Callable[[ZooKeeper], object],
-    message: str,
+    driver: Driver, meanwhile: Callable[[ZooKeeper], object], message: str
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"0", makepath=True)
     plan, before = driver.plan(), offsets(driver)
@@ -255,8 +253,7 @@ def move(driver: Driver, plan: Plan) -> dict[BrokerPartition, Committed]:
     ids=["owned", "offsets_stored", "moved", "removed", "moved to the same"],
 )
 def test_after_an_append_only_offsets_of_logs_that_are_still_ours_and_unchanged_since_the_plan_move(
-    driver: Driver,
-    meanwhile: Callable[[ZooKeeper], object],
+    driver: Driver, meanwhile: Callable[[ZooKeeper], object]
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"5", makepath=True)
     driver.zookeeper.client.set(PATHS.offset(LOGS[1]), b"0")
@@ -268,8 +265,7 @@ def test_after_an_append_only_offsets_of_logs_that_are_still_ours_and_unchanged_
 
 
 def test_after_an_append_with_a_lost_answer_an_offset_of_our_value_is_ours(
-    driver: Driver,
-    monkeypatch: pytest.MonkeyPatch,
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = after_the_append(driver)
 
@@ -281,22 +277,6 @@ def test_after_an_append_with_a_lost_answer_an_offset_of_our_value_is_ours(
     monkeypatch.setattr(group_offsets, "outcomes", unanswered)
     assert move(driver, plan) == {log: plan.moved(log) for log in LOGS}
     assert move(driver, plan) == {}, "and nothing of it is done twice"
-
-
-def test_after_an_append_many_offsets_move_and_one_of_another_owner_delays_none(
-    driver: Driver,
-) -> None:
-    logs = [BrokerPartition("clicks", p) for p in range(500)]
-    with Owners(driver.zookeeper, "g", "clicks").claiming(logs[3:], "run-1"):
-        plan = after_the_append(driver, logs)
-        own_as_a_consumer(driver.zookeeper, logs[400])
-        assert move(driver, plan).keys() == set(logs) - {logs[400]}
-        assert driver.group.committed(logs).keys() == set(logs) - {logs[400]}
-
-
-def test_a_hand_over_leaves_no_znode_of_its_own(driver: Driver) -> None:
-    driver.store(driver.plan())
-    assert sorted(driver.zookeeper.children(ROOT) or ()) == ["drivers", "plans"]
 
 
 def test_five_thousand_partitions_are_handed_over_in_one_step(driver: Driver) -> None:

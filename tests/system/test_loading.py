@@ -1,6 +1,4 @@
-"""The real command on real ZooKeeper, Kafka, Spark and Delta: what a run loads, and what it does
-after a crash.
-"""
+"""What a run loads on real ZooKeeper, Kafka, Spark and Delta, its report, and the demo."""
 
 from __future__ import annotations
 
@@ -8,41 +6,43 @@ import contextlib
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 import etl
 from etl.commands.run import run
-from etl.decide.plan import PlanTasks, tasks_of_plan
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.columns import spark_schema
 from etl.report.run_progress import Doing, Outcome, Verb
 from etl.report.run_report import Report
-from etl.run import read_rows
 from etl.run.service_interfaces import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
 from tests.command_result import refused
-from tests.fakes.batches import Batch, Codec, Rec, encode
+from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
-from tests.system.driving import ROOT, Pipeline, broken_off_before
+from tests.system.driving import Pipeline
 
 
-def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(
+def test_a_dry_run_stores_nothing_a_run_loads_all_a_second_nothing_and_a_third_what_came_since(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(4_000)
+    shown = pipeline.door("run", after=["--dry-run"]).document
+    assert (shown["records_at_most"], shown["lag"], shown["tasks"]) == (4_000, 4_000, 2)
+    assert not shown["bytes_are_assumed"] and 0 < shown["estimated_bytes"] < 4_000 * 200
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}")
+    assert not pipeline.table.exists()
+
     assert pipeline.ran().outcomes == ["ingested"]
     assert pipeline.is_whole()
     assert pipeline.committed() == dict.fromkeys(range(4), 1_000)
@@ -55,11 +55,7 @@ def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(
     assert (third.outcomes, third.document["records_read"]) == (["ingested"], 2_000)
     assert pipeline.is_whole()
     proof = pipeline.door("verify")
-    assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (
-        0,
-        True,
-        6_000,
-    )
+    assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 6_000)
 
 
 def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pipeline) -> None:
@@ -136,75 +132,6 @@ def test_a_killed_run_leaves_a_report_in_state_running(pipeline: Pipeline) -> No
     assert (report["state"], report["exit_code"], report["finished_at"]) == ("running", None, None)
 
 
-def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None:
-    pipeline.produce(40)
-    pipeline.ran()
-    program = (
-        "import sys; from etl.cli import main; code = main(['run', sys.argv[1]]); print(code, "
-        "'pyspark' in sys.modules)"
-    )
-    request = subprocess.run(
-        [sys.executable, "-c", program, str(pipeline.conf)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert request.stdout.split()[-2:] == ["0", "False"]
-
-
-@pytest.mark.parametrize(
-    ("verb", "then"),
-    [
-        pytest.param("fetch", ["plan_resumed", "ingested", "ingested"], marks=pytest.mark.long),
-        pytest.param(
-            "record", ["plan_completed", "plan_completed", "ingested"], marks=pytest.mark.long
-        ),
-        ("commit", ["plan_completed", "ingested"]),
-        pytest.param("tidy", ["ingested"], marks=pytest.mark.long),
-    ],
-)
-def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(
-    pipeline: Pipeline, verb: str, then: list[str]
-) -> None:
-    """In this process; killed ones are in the crash matrix."""
-    pipeline.produce(800)
-    broken_off_before(verb, pipeline)
-    pipeline.produce(400)
-    assert pipeline.ran().outcomes == then
-    assert pipeline.is_whole()
-    assert pipeline.committed() == dict.fromkeys(range(4), 300)
-    proof = pipeline.door("verify")
-    assert (proof.code, proof.document["found_rows"]) == (0, 1_200)
-
-
-def test_keys_values_and_headers_of_every_codec_arrive_as_they_were_sent(
-    pipeline: Pipeline,
-) -> None:
-    headers = ((b"h", b"1"), (b"h", None))
-    records = [
-        Rec(0, b"v", b"k", headers),
-        Rec(1, None, b"k"),
-        Rec(2, b"", None),
-        Rec(3, None, None),
-        Rec(4, b"x" * 3_000, b""),
-    ]
-    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        for codec in Codec:
-            broker.produce(pipeline.topic, 1, encode(Batch(0, records, codec)))
-    pipeline.ran()
-    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table().sort_by("offset").to_pylist()
-    expected = [(b"k", b"v"), (b"k", None), (None, b""), (None, None), (b"", b"x" * 3_000)]
-    assert [(row["key"], row["value"]) for row in rows] == expected * len(Codec)
-    assert [row["headers"] for row in rows[:2]] == [
-        [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
-        None,
-    ]
-    assert {(row["topic"], row["partition"], row["incarnation"]) for row in rows} == {
-        (pipeline.topic, 1, 0)
-    }
-
-
 def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_for_when_open(
     pipeline: Pipeline,
 ) -> None:
@@ -249,74 +176,6 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         producer.commit_transaction()
     assert pipeline.ran().document["records_read"] == 1
     assert pipeline.is_whole()
-    assert pipeline.door("verify").code == 0
-
-
-@pytest.mark.long
-def test_a_start_by_time_after_an_open_transaction_waits_for_its_end_and_loads_no_older_record(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-) -> None:
-    noon_ms = 1_769_860_800_000
-    pipeline = make_pipeline(partitions=2, source={"starting_offsets": "2026-01-31T12:00:00+00:00"})
-    with contextlib.ExitStack() as closing:
-        bootstrap = pipeline.cluster.bootstrap
-        late = closing.enter_context(
-            KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"for-{pipeline.topic}")
-        )
-        other = closing.enter_context(KafkaProducer(bootstrap_servers=bootstrap))
-        late.init_transactions()
-        late.begin_transaction()
-        late.send(pipeline.topic, b"older, open", partition=0, timestamp_ms=noon_ms - 2).get(30)
-        for value, when in ((b"older", noon_ms - 1), (b"wanted", noon_ms), (b"later", noon_ms - 1)):
-            for partition in (0, 1):
-                other.send(pipeline.topic, value, partition=partition, timestamp_ms=when).get(30)
-        first = pipeline.ran()
-        assert first.outcomes == ["open_transaction", "ingested"]
-        assert [one["partition"] for one in first.document["plan"]["pending_starts"]] == [0]
-        assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
-        late.commit_transaction()
-    assert pipeline.ran().outcomes == ["ingested"]
-    assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [
-        (0, 2),
-        (0, 3),
-        (1, 1),
-        (1, 2),
-    ]
-    assert pipeline.door("verify").code == 0
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        {"starting_offsets": "latest"},
-        {"starting_offsets": "2030-01-01T00:00:00+00:00"},
-    ],
-    ids=["latest", "timestamp"],
-)
-def test_a_start_that_skips_is_decided_once_and_kept(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-    source: dict[str, object],
-) -> None:
-    pipeline = make_pipeline(source=source)
-    pipeline.produce(400)
-    assert pipeline.ran().outcomes == ["offsets_stored"]
-    pipeline.produce(400)
-    assert pipeline.ran().document["records_read"] == 400
-    assert sum(pipeline.in_table().values()) == 400
-    assert pipeline.committed() == dict.fromkeys(range(4), 200)
-
-
-def test_what_an_older_consumer_committed_comes_before_the_start_policy(pipeline: Pipeline) -> None:
-    pipeline.produce(400)
-    with pipeline.zookeeper() as client:
-        client.create(
-            f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"70", makepath=True
-        )
-    pipeline.ran()
-    assert sum(pipeline.in_table().values()) == 330
-    assert pipeline.committed() == dict.fromkeys(range(4), 100)
 
 
 def test_partitions_and_topics_that_appear_later_are_read_from_their_first_record(
@@ -343,22 +202,8 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_first_recor
     assert {r["topic"] for r in rows} == {pipeline.topic, f"{pipeline.topic}-more"}
 
 
-@pytest.mark.long
-def test_caps_and_small_tasks_load_everything_in_the_end(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession
-) -> None:
-    pipeline = make_pipeline(limits={"max_records_per_plan": 500, "target_task_bytes": 4_000})
-    pipeline.produce(1_200)
-    reported = [pipeline.ran().document for _ in range(4)]
-    assert [t["records_read"] for t in reported] == [500, 500, 200, 0]
-    assert len(reported[0]["plan"]["ranges"]) > 4, "a range larger than a task is split"
-    assert pipeline.is_whole()
-
-
 def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = make_pipeline(
         transform="shaping_of_tests:shaped", table={"partition_by": ["event_date"]}
@@ -381,12 +226,10 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
         for d in table.to_pyarrow_table(columns=["event_date"])["event_date"].unique().to_pylist()
     ] == ["2023-11-14"]
     assert pipeline.is_whole()
-    assert pipeline.door("verify").code == 0
 
 
 def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can_commit_to(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
     pipeline = make_pipeline(source={"starting_offsets": "latest"})
     pipeline.produce(400)
@@ -399,22 +242,6 @@ def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can
         200,
         200,
     )
-
-
-def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-) -> None:
-    pipeline = make_pipeline(
-        source={"starting_offsets": "latest"}, transform="no_such_module_of_tests:shaped"
-    )
-    pipeline.produce(400)
-    spark.sql(
-        f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
-    )
-    assert pipeline.run().code == 2
-    pipeline.settings = {"source": {"starting_offsets": "latest"}}
-    assert pipeline.ran().outcomes == ["offsets_stored"]
 
 
 @pytest.mark.long
@@ -431,69 +258,9 @@ def test_rows_that_violate_a_constraint_of_the_table_are_reported_as_that(
     assert pipeline.is_whole()
 
 
-def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(
+def test_commands_print_tables_and_sentences_for_people_and_documents_for_programs(
     pipeline: Pipeline,
 ) -> None:
-    pipeline.produce(4_000)
-    reported = pipeline.door("run", after=["--dry-run"]).document
-    assert (
-        reported["records_at_most"],
-        reported["lag"],
-        reported["tasks"],
-        reported["bytes_are_assumed"],
-    ) == (
-        4_000,
-        4_000,
-        2,
-        False,
-    )
-    assert 0 < reported["estimated_bytes"] < 4_000 * 200
-    with pipeline.zookeeper() as client:
-        assert not client.exists(f"/consumers/{pipeline.group}")
-    assert not pipeline.table.exists()
-
-
-def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed: list[PlanTasks] = []
-
-    def recorded(*arguments: Any, **more: Any) -> PlanTasks:
-        packed.append(tasks_of_plan(*arguments, **more))
-        return packed[-1]
-
-    monkeypatch.setattr(read_rows, "tasks_of_plan", recorded)
-    pipeline.produce(4_000)
-    reported = pipeline.door("run", after=["--dry-run"]).document
-    pipeline.ran()
-    assert [len(one.tasks) for one in packed] == [reported["tasks"]]
-
-
-def test_expired_records_are_skipped_with_a_warning_if_policy_permits(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession
-) -> None:
-    pipeline = make_pipeline(source={"on_data_loss": "skip"})
-    pipeline.produce(400)
-    pipeline.ran()
-    pipeline.produce(400)
-    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-        admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
-    result = pipeline.door("run", "--fail-on-loss")
-    assert (result.code, result.outcomes) == (3, ["records_lost", "ingested"])
-    lost = {
-        "topic": pipeline.topic,
-        "partition": 1,
-        "from": 100,
-        "until": 150,
-        "reason": "expired",
-        "incarnation": 0,
-    }
-    assert result.document["plan"]["losses"] == [lost]
-    assert sum(pipeline.in_table().values()) == 750
-    assert pipeline.door("verify").code == 0
-
-
-def test_the_doors_for_people_print_tables_and_sentences(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     assert "makes plan 1" in pipeline.door("run", after=["--dry-run"], json_too=False).out
     assert "ingested: Plan 1: 400 rows" in pipeline.door("run", json_too=False).out
@@ -508,11 +275,6 @@ def test_the_doors_for_people_print_tables_and_sentences(pipeline: Pipeline) -> 
         "0",
     ]
     assert "table version 0" in pipeline.door("plans", "show", json_too=False).out
-
-
-def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
-    pipeline.produce(400)
-    pipeline.ran()
     assert [
         (o["committed"], o["loaded_until"], o["lag"])
         for o in pipeline.door("offsets", "show").document["partitions"]
@@ -541,25 +303,6 @@ def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_al
 
 
 @pytest.mark.long
-def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double(
-    pipeline: Pipeline, spark: SparkSession
-) -> None:
-    pipeline.produce(400)
-    pipeline.ran()
-    path = str(pipeline.table)
-    spark.read.format("delta").load(path).where("partition = 2 and offset = 7").write.format(
-        "delta"
-    ).mode("append").save(path)
-    DeltaTable(path).delete("partition = 3 and offset = 11")
-    proof = pipeline.door("verify")
-    assert proof.code == 9
-    wrong = {log["partition"]: log for log in proof.document["logs"]}
-    assert wrong[2]["double_first"] == [[7, 2]]
-    assert (wrong[3]["missing"], wrong[3]["missing_first"]) == (1, [11])
-    assert "partition 2" in proof.err and "first: 7" in proof.err
-
-
-@pytest.mark.long
 def test_the_demo_prints_its_steps_and_leaves_no_process(
     tmp_path: Path, pipeline: Pipeline
 ) -> None:
@@ -574,12 +317,7 @@ def test_the_demo_prints_its_steps_and_leaves_no_process(
         reported["in_the_table"],
         reported["verified"],
         reported["killed_by_signal"],
-    ) == (
-        9_600,
-        9_600,
-        True,
-        9,
-    )
+    ) == (9_600, 9_600, True, 9)
     assert [run["outcomes"][0]["outcome"] for run in reported["runs"]] == [
         "ingested",
         "plan_completed",

@@ -1,6 +1,4 @@
-"""The losses table: every lost interval of a plan is in it once, whichever driver dies and
-whichever runs at the same time.
-"""
+"""The losses table: each lost interval of a plan is in it once; and commands that give offsets up."""
 
 from __future__ import annotations
 
@@ -16,22 +14,17 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.commands import run
-from etl.demo.crash_run import HALF_RECORD
 from etl.errors import FileLost, NotOurTable
 from etl.io.delta import losses
 from etl.io.delta.losses import read_losses, record_losses, recorded
 from etl.ledger.plan_document import with_id
-from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
-from etl.report.run_progress import Outcome
-from etl.settings.load import load_settings
 from tests.builders import plain_plan
 from tests.chaos.lives import Lives, second_life
-from tests.chaos.sources import delete_topic, make_topic, recreate_topic
-from tests.command_result import CommandResult, refused
-from tests.system.driving import Before, Pipeline, broken_off_before
+from tests.chaos.sources import delete_topic, make_topic
+from tests.command_result import refused
+from tests.system.driving import Pipeline, broken_off_before
 
 pytestmark = pytest.mark.without_spark
 
@@ -82,13 +75,6 @@ def test_a_plans_losses_are_one_commit_and_a_second_time_writes_nothing(path: st
     assert read_losses(path, uid="uid-2") == ()
 
 
-def test_a_plan_without_losses_makes_no_table(path: str) -> None:
-    record_losses(plan_of(3), app_id=APP, path=path)
-    assert recorded(plan_of(3), app_id=APP, path=path)
-    assert not Path(path).exists()
-    assert read_losses(path, uid="uid-1") == ()
-
-
 def test_each_column_of_the_table_has_a_comment(path: str) -> None:
     record_losses(LOSING, app_id=APP, path=path)
     fields = DeltaTable(path).schema().fields
@@ -122,21 +108,6 @@ def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_nee
     assert read_losses(path, uid="uid-1") == tuple(
         sorted((*LOSING.losses.lost, *later.losses.lost))
     )
-
-
-def test_a_losses_table_that_was_made_when_there_were_fewer_reasons_takes_new_ones(
-    path: str,
-) -> None:
-    before = losses.schema()
-    at = before.get_field_index("reason")
-    DeltaTable.create(
-        path, before.set(at, before.field(at).with_metadata({"comment": "expired; offset_changed"}))
-    )
-    for number, life in ((4, 0), (5, 1)):
-        later = plan_of(number, Loss(LOG, 1, 2, LossReason.DELETED, life))
-        record_losses(later, app_id=APP, path=path)
-        assert recorded(later, app_id=APP, path=path)
-    assert {loss.why for loss in read_losses(path, uid="uid-1")} == {LossReason.DELETED}
 
 
 def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: str) -> None:
@@ -212,9 +183,7 @@ def test_an_answer_that_was_lost_is_read_back_and_not_written_again(
 
 
 def test_another_table_is_rejected_and_an_unwritable_path_is_named(
-    path: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow
 
@@ -265,10 +234,6 @@ def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> No
         record_losses(plan_of(4, *LOSING.losses.lost), app_id=APP, path=path)
 
 
-# -- runs on real parts
-# --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def losing(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
     """A pipeline with `on_data_loss: skip`. Its next run finds offsets 100 to 149 of partition 1
@@ -306,71 +271,23 @@ def test_expired_offsets_are_a_row_of_the_losses_table_and_strict_ends_with_3(
     ]
 
 
-@pytest.mark.long
-def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+def test_a_run_that_broke_off_before_its_losses_has_them_written_down_and_reported_by_the_next(
+    losing: Pipeline,
 ) -> None:
-    pipeline = make_pipeline(source={"on_data_loss": "skip"})
-    pipeline.produce(400)
-
-    def expire_some() -> None:
-        with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-            admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
-
-    report = run.run(load_settings(pipeline.conf), around=Before("fetch", expire_some))
-    outcomes = [outcome for outcome, _ in report.outcomes if outcome is not Outcome.EXPIRES_SOON]
-    assert outcomes == [Outcome.PLAN_SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
-    assert written(pipeline) == [(pipeline.topic, 1, 0, 30, "expired", 1)]
-    assert pipeline.is_whole() and report.records == 370
-    assert pipeline.ran().outcomes == ["up_to_date"]
-    assert pipeline.door("verify").code == 0
-
-
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "record",
-        pytest.param(HALF_RECORD, marks=pytest.mark.long),
-        pytest.param("commit", marks=pytest.mark.long),
-    ],
-)
-def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(
-    losing: Pipeline, verb: str
-) -> None:
-    broken_off_before(verb, losing)
-    assert (Path(f"{losing.table}_losses").exists()) == (verb != "record")
+    broken_off_before("record", losing)
+    assert not Path(f"{losing.table}_losses").exists()
     result = losing.door("run", "--fail-on-loss")
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
-    if (
-        verb != "commit"
-    ):  # the plan had no stored result before: the next run reports its losses again
-        assert (result.code, result.outcomes[0]) == (3, "records_lost")
+    assert (result.code, result.outcomes[0]) == (3, "records_lost")
     assert losing.ran().outcomes == ["up_to_date"]
     assert losing.committed() == dict.fromkeys(range(4), 200)
 
 
-def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_stored(
-    losing: Pipeline,
+def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_strict_ends_with_3(
+    make_pipeline: Callable[..., Pipeline], caplog: pytest.LogCaptureFixture
 ) -> None:
-    DeltaTable.create(str(losing.folder / "another"), arrow_schema())
-    losing.settings["table"] = {
-        "path": str(losing.table),
-        "losses_path": str(losing.folder / "another"),
-    }
-    result = losing.run()
-    assert (result.code, result.document["error"]) == (2, "NotOurTable")
-    losing.settings["table"].pop("losses_path")
-    assert losing.ran().outcomes == ["records_lost", "ingested"]
-
-
-# -- a stored plan of a deleted topic
-# -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def stored(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """Offsets 0 to 99 of each partition are loaded, and a stored plan reads 100 to 199; the conf
-    admits another topic as well.
+    """Offsets 0 to 99 of each partition are loaded, and plan 2 reads 100 to 199; the conf admits
+    another topic as well.
     """
     pipeline = make_pipeline()
     pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
@@ -379,151 +296,43 @@ def stored(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipel
     pipeline.ran()
     pipeline.produce(400)
     broken_off_before("fetch", pipeline)
-    return pipeline
-
-
-def superseded(pipeline: Pipeline, *words: str) -> CommandResult:
-    return pipeline.door(
-        "plans", "supersede", after=("2", "--reason", "it is gone", "--yes", *words)
-    )
-
-
-def planned(pipeline: Pipeline, why: str) -> Rows:
-    """What the stored plan was to read, as rows of the losses table."""
-    return [(pipeline.topic, partition, 100, 200, why, 2) for partition in range(4)]
-
-
-def assert_lost_offsets_recorded(result: CommandResult, pipeline: Pipeline, why: str) -> None:
-    """The command names each stretch that it gives up, for people and for programs."""
-    assert result.code == 0, result.err + result.out
-    assert result.document["lost"] == [
-        {
-            "topic": pipeline.topic,
-            "partition": partition,
-            "from": 100,
-            "until": 200,
-            "reason": why,
-            "incarnation": 0,
-        }
-        for partition in range(4)
-    ]
-
-
-def reject_unproven(pipeline: Pipeline, why: str) -> None:
-    """`etl verify` finds the table correct, and lists the lost offsets."""
-    proof = pipeline.door("verify")
-    assert proof.code == 0, proof.err + proof.out
-    found = [
-        (log["partition"], log["incarnation"], log["without_row"]["losses"])
-        for log in proof.document["logs"]
-    ]
-    assert [one for one in found if one[2]] == [
-        (partition, 0, [[100, 200, why]]) for partition in range(4)
-    ]
-
-
-def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_strict_ends_with_3(
-    stored: Pipeline,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    loaded = stored.in_table()
-    delete_topic(stored)
+    loaded = pipeline.in_table()
+    delete_topic(pipeline)
     refused(
-        stored.run(),
+        pipeline.run(),
         5,
         "do not know its topic any more",
         "400 offsets of plan 2",
         "plans supersede CONF 2",
     )
     with caplog.at_level(logging.INFO, "etl"):
-        assert_lost_offsets_recorded(superseded(stored), stored, "topic_deleted")
+        result = pipeline.door("plans", "supersede", after=("2", "--reason", "gone", "--yes"))
+    assert result.code == 0, result.err + result.out
+    assert [
+        (lost["partition"], lost["from"], lost["until"], lost["reason"])
+        for lost in result.document["lost"]
+    ] == [(partition, 100, 200, "topic_deleted") for partition in range(4)]
     assert "100 offsets (100 to 200), topic_deleted" in caplog.text, (
         "logged before the plan is stored"
     )
-    result = stored.door("run", "--fail-on-loss")
+    result = pipeline.door("run", "--fail-on-loss")
     assert (result.code, result.outcomes.count("records_lost")) == (3, 4), result.out
-    assert (written(stored), stored.in_table()) == (planned(stored, "topic_deleted"), loaded)
-    reject_unproven(stored, "topic_deleted")
-    assert stored.door("run", "--fail-on-loss").outcomes == ["up_to_date"]
-    make_topic(stored)
-    stored.produce(40)
-    refused(stored.run(), 5, "recreated")
-    accepted = stored.accept_log(stored.topic)
-    assert (accepted.code, accepted.document["lost"]) == (0, []), accepted.err
-    assert "loaded up to 100" in " ".join(accepted.document["message"])
-    stored.ran()
-    assert written(stored) == planned(stored, "topic_deleted"), "each loss is recorded once"
-    assert Lives(stored).in_table() == loaded + second_life(
-        stored.in_topic(), dict.fromkeys(range(4), 0)
-    )
-
-
-def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_strict_ends_with_3(
-    stored: Pipeline,
-) -> None:
-    loaded = stored.in_table()
-    recreate_topic(stored)
-    stored.produce(40)
-    refused(superseded(stored), 5, "recreated", "topics accept-changes")
-    accepted = stored.accept_log(stored.topic)
-    assert_lost_offsets_recorded(accepted, stored, "topic_recreated")
-    assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["message"])
-    result = stored.door("run", "--fail-on-loss")
-    assert (result.code, result.outcomes.count("records_lost")) == (3, 4), result.out
-    assert written(stored) == planned(stored, "topic_recreated")
-    assert Lives(stored).in_table() == loaded + second_life(
-        stored.in_topic(), dict.fromkeys(range(4), 0)
-    )
-    reject_unproven(stored, "topic_recreated")
-
-
-def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_its_planned_offsets_are_lost(
-    stored: Pipeline,
-) -> None:
-    delete_topic(stored)
-    refused(
-        stored.accept_log(stored.topic), 2, "The topic does not exist", "plans supersede CONF 2"
-    )
-    make_topic(stored)
-    assert_lost_offsets_recorded(stored.accept_log(stored.topic), stored, "topic_recreated")
-    assert stored.door("run", "--fail-on-loss").code == 3
-    assert written(stored) == planned(stored, "topic_recreated")
-    reject_unproven(stored, "topic_recreated")
-
-
-def test_planned_offsets_of_a_deleted_topic_are_recorded_also_if_the_conf_has_only_that_topic(
-    stored: Pipeline,
-) -> None:
-    """The run that records it ends with an error of the conf: the topic does not exist."""
-    delete_topic(stored)
-    assert_lost_offsets_recorded(superseded(stored), stored, "topic_deleted")
-    stored.settings["source"] = {"topics": [stored.topic]}
-    refused(
-        stored.door("run", "--fail-on-loss"), 2, "The topic is not there", "take it out of the list"
-    )
-    assert written(stored) == planned(stored, "topic_deleted")
-    assert stored.door("verify").code == 0
-
-
-def test_an_offset_set_in_place_of_that_plan_reports_the_further_losses_first(
-    stored: Pipeline,
-) -> None:
-    kept = f"{stored.topic}-kept"
-    stored.traffic.load(stored.cluster, kept, 0, 40, 1)
-    delete_topic(stored)
-    words = "-p", kept, "--to", "latest", "--reason", "why not"
-    refused(
-        stored.door("offsets", "set", after=words),
-        2,
-        "0 to 40",
-        "100 offsets (100 to 200), topic_deleted",
-    )
-    assert_lost_offsets_recorded(
-        stored.door("offsets", "set", after=(*words, "--yes")), stored, "topic_deleted"
-    )
-    assert stored.door("run", "--fail-on-loss").code == 3
-    assert written(stored) == [
-        *planned(stored, "topic_deleted"),
-        (kept, 0, 0, 40, "skipped", 2),
+    recorded_losses = [
+        (pipeline.topic, partition, 100, 200, "topic_deleted", 2) for partition in range(4)
     ]
-    assert stored.door("verify").code == 0
+    assert (written(pipeline), pipeline.in_table()) == (recorded_losses, loaded)
+    proof = pipeline.door("verify")
+    assert proof.code == 0, proof.err + proof.out
+    assert [log["without_row"]["losses"] for log in proof.document["logs"]] == [
+        [[100, 200, "topic_deleted"]]
+    ] * 4
+    make_topic(pipeline)
+    pipeline.produce(40)
+    refused(pipeline.run(), 5, "recreated")
+    accepted = pipeline.accept_log(pipeline.topic)
+    assert (accepted.code, accepted.document["lost"]) == (0, []), accepted.err
+    pipeline.ran()
+    assert written(pipeline) == recorded_losses, "each loss is recorded once"
+    assert Lives(pipeline).in_table() == loaded + second_life(
+        pipeline.in_topic(), dict.fromkeys(range(4), 0)
+    )

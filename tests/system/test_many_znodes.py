@@ -82,10 +82,7 @@ def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(
     ],
 )
 def test_only_a_server_of_version_3_6_or_later_gets_multi_reads(
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
-    message: str,
-    knows: bool,
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, message: str, knows: bool
 ) -> None:
     monkeypatch.setattr(zookeeper.client, "command", lambda _: message)
     assert knows_multi_read(zookeeper.client) is knows

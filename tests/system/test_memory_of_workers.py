@@ -102,11 +102,7 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
 
 @pytest.mark.parametrize(("size", "compression"), [(100, "lz4"), (1000, "zstd")])
 def test_a_range_twenty_times_larger_takes_a_tenth_more_memory_and_none_over_400_mb(
-    cluster: EmbeddedCluster,
-    topic: TopicFactory,
-    tmp_path: Path,
-    size: int,
-    compression: str,
+    cluster: EmbeddedCluster, topic: TopicFactory, tmp_path: Path, size: int, compression: str
 ) -> None:
     name, records = topic(), RANGE_BYTES // size
     fill(cluster, name, TIMES * records, size, compression)

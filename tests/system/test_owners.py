@@ -1,6 +1,4 @@
-"""Owner nodes on a real ZooKeeper: claimed all or nothing, given back, taken from the dead, waited
-for; and runs among owners.
-"""
+"""Owner nodes on a real ZooKeeper: claimed, given back, taken from the dead, waited for; and runs."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.server_process import wait_until
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
-from tests.system.driving import ROOT, Before, Pipeline, broken_off_before
+from tests.system.driving import Before, Pipeline
 from tests.system.sessions import lose_session
 
 LOGS = [BrokerPartition("clicks", p) for p in range(4)]
@@ -79,10 +77,6 @@ def stage(connect: str, zookeeper: ZooKeeper) -> Iterator[RealStage]:
 
 class TestTheRealWorld(ClaimContract):
     pass
-
-
-# -- claiming
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(
@@ -133,9 +127,7 @@ def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_not
 
 
 def test_a_large_claim_goes_in_several_requests_and_all_of_it_is_undone_when_the_last_one_fails(
-    connect: str,
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
+    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(3000)]
     requests: list[int] = []
@@ -157,22 +149,8 @@ def test_a_large_claim_goes_in_several_requests_and_all_of_it_is_undone_when_the
         assert owners_in(zookeeper) == {logs[-1]: FOREIGN}
 
 
-def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(
-    connect: str, zookeeper: ZooKeeper
-) -> None:
-    """An operator deletes our nodes, a consumer takes the logs."""
-    with ZooKeeper(connect) as consumer:
-        with owners_of(zookeeper).claiming(LOGS, "run-1"):
-            for log in LOGS[:2]:
-                consumer.client.delete(znode_paths.GroupPaths(GROUP).owner(log))
-            own(consumer, LOGS[0])
-        assert owners_in(zookeeper) == {LOGS[0]: FOREIGN}
-
-
 def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
-    connect: str,
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
+    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, owners = znode_paths.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
     send_deletes = owners._send_deletes
@@ -186,10 +164,6 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
         with owners.claiming(LOGS, "run-1"):
             monkeypatch.setattr(owners, "_send_deletes", delete_too_late)
         assert owners_in(zookeeper) == {LOGS[1]: FOREIGN}
-
-
-# -- the dead and the lost
-# ----------------------------------------------------------------------------------------------
 
 
 CLAIM_FOR_EVER = """
@@ -226,8 +200,7 @@ def claimed_by_a_process(
 
 
 def test_the_claims_of_a_killed_process_are_taken_over_at_once(
-    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]],
-    zookeeper: ZooKeeper,
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], zookeeper: ZooKeeper
 ) -> None:
     process = claimed_by_a_process(PIPELINE)
     with (
@@ -247,8 +220,7 @@ def test_the_claims_of_a_killed_process_are_taken_over_at_once(
 
 
 def test_the_claims_of_another_pipelines_killed_process_belong_to_another_owner(
-    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]],
-    zookeeper: ZooKeeper,
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], zookeeper: ZooKeeper
 ) -> None:
     process = claimed_by_a_process("other")
     process.kill()
@@ -285,9 +257,7 @@ def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_after_a_lost_answer_the_nodes_show_whether_they_are_ours(
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
-    happened: bool,
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, happened: bool
 ) -> None:
     transaction = zookeeper.client.transaction
     lost: list[Any] = []
@@ -348,10 +318,6 @@ def test_a_client_without_permission_to_claim_gets_an_error(zookeeper: ZooKeeper
     assert caught.value.where == {"znode": "/consumers/group/owners/clicks/0"}
 
 
-# -- waiting
-# --------------------------------------------------------------------------------------------------
-
-
 def test_a_waiting_run_continues_when_the_last_owner_leaves(
     connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,10 +345,6 @@ def test_a_waiting_run_continues_when_the_last_owner_leaves(
         assert looks.get(timeout=60) == set()
         waiting.join(60)
     assert not waiting.is_alive()
-
-
-# -- whole runs
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -416,6 +378,7 @@ def partitions_in(pipeline: Pipeline) -> set[int]:
     return {partition for partition, _, _ in pipeline.in_table()}
 
 
+@pytest.mark.without_spark
 def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline: Pipeline) -> None:
     pipeline.produce(80)
     seen: list[set[str]] = []
@@ -432,9 +395,9 @@ def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline
     assert keys_owned(pipeline) == set()
 
 
+@pytest.mark.without_spark
 def test_owned_partitions_are_skipped_reported_previewed_and_read_once_they_are_free(
-    pipeline: Pipeline,
-    consumer: Callable[[int], None],
+    pipeline: Pipeline, consumer: Callable[[int], None]
 ) -> None:
     pipeline.produce(80)
     consumer(2)
@@ -451,42 +414,7 @@ def test_owned_partitions_are_skipped_reported_previewed_and_read_once_they_are_
     assert pipeline.is_whole()
 
 
-def test_among_live_consumers_a_run_claims_unowned_partitions_with_the_confs_permission(
-    pipeline: Pipeline,
-    consumer: Callable[[int], None],
-) -> None:
-    pipeline.produce(80)
-    consumer(0)
-    with pipeline.zookeeper() as client:
-        client.create(
-            f"/consumers/{pipeline.group}/ids/group_host-1", b"{}", ephemeral=True, makepath=True
-        )
-        assert pipeline.run().code == 4
-        pipeline.settings = {"group": {"on_active_members": "skip"}}
-        assert pipeline.ran().outcomes == ["owned_by_others", "ingested"]
-    assert partitions_in(pipeline) == {1, 2, 3}
-
-
-def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replays_the_stored_plan(
-    pipeline: Pipeline,
-    consumer: Callable[[int], None],
-) -> None:
-    pipeline.produce(80)
-
-    with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught:
-        run.run(load_settings(pipeline.conf), around=Before("claiming", lambda: consumer(2)))
-    assert caught.value.exit_code == 4
-    assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
-    pipeline.settings = {"group": {"on_owned": "skip"}}
-    result = pipeline.run()
-    assert result.code == 4 and "Plan 1 is stored and must be executed first" in result.err
-    assert pipeline.door("run", after=["--dry-run"]).code == 4
-    with pipeline.zookeeper() as client:
-        client.delete(f"{owners_path(pipeline)}/2")
-    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
-    assert pipeline.is_whole()
-
-
+@pytest.mark.without_spark
 def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
     pipeline: Pipeline, consumer: Callable[[int], None]
 ) -> None:
@@ -511,42 +439,3 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
         waiting.join(120)
     assert results and results[0].exit_code == 0
     assert min(offset for partition, offset, _ in pipeline.in_table() if partition == 2) == 15
-
-
-DRIVE_AND_CLAIM = """
-import sys, time
-from etl.model.partitions import BrokerPartition
-from etl.run.service_interfaces import RunContext
-from etl.run.open_services import open_services
-from etl.settings.load import load_settings
-from tests.fakes.claim_contract import plan_of
-plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))
-with open_services(load_settings(sys.argv[1]), RunContext(), name="run-1") as world, world.driving("run-1"), world.claiming(plan):
-    print("claimed", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_the_claims_of_a_killed_driver_do_not_stop_the_next_run(pipeline: Pipeline) -> None:
-    pipeline.settings = {"zookeeper": {"session_timeout_s": 30}}
-    pipeline.produce(80)
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVE_AND_CLAIM, str(pipeline.conf), pipeline.topic],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-    )
-    try:
-        assert process.stdout is not None and process.stdout.readline() == b"claimed\n"
-        assert pipeline.run().code == 4, "it is alive"
-    finally:
-        process.kill()
-        process.communicate()
-    assert keys_owned(pipeline) == {"0", "1", "2", "3"}
-    assert pipeline.ran().outcomes == ["ingested"]
-    assert pipeline.is_whole() and keys_owned(pipeline) == set()
-
-
-def test_a_run_that_was_broken_off_gives_its_claims_back(pipeline: Pipeline) -> None:
-    pipeline.produce(80)
-    broken_off_before("append", pipeline)
-    assert keys_owned(pipeline) == set()

@@ -39,6 +39,7 @@ class Reader:
             '"127.0.0.1", 9092': f'"127.0.0.1", {cluster.bootstrap.rpartition(":")[2]}',
             '"clicks"': f'"{topic}"',
             "etl-clicks": f"etl-{topic}",
+            "timeout_s=10": "timeout_s=2",
         }
 
     def type(self, command: str) -> CommandResult:

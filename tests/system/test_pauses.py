@@ -1,12 +1,8 @@
-"""Pausing and resuming on a real ledger: permissions, stored pauses, and the outcomes of runs and
-other commands.
-"""
+"""`etl topics pause` and `resume` on a real ledger, and what runs and other commands report of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 
 import pytest
 
@@ -48,14 +44,6 @@ def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
         2: 20,
         3: 20,
     }
-    statistics = first.document["statistics"]
-    assert (
-        statistics["topics"] == [{"topic": topic, "messages": 60, "bytes": first.document["bytes"]}]
-        and first.document["bytes"]
-    )
-    assert {
-        one["asked_by"] for one in statistics["brokers"] if one["answers"] and one["received_bytes"]
-    } == {"driver", "tasks"}
     [reported] = first.document["paused"]
     assert (reported["partitions"], reported["reason"], reported["unread"]) == (
         ["1"],
@@ -84,34 +72,15 @@ def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
     [listed] = run_etl("pipelines", "list", str(pipeline.conf), "--json").document["pipelines"]
     assert [one["partition"] for one in listed["paused"]] == [1, 2]
 
-    begin = datetime(2020, 1, 1, tzinfo=UTC)
-    times = (
-        "--from",
-        begin.isoformat(),
-        "--until",
-        (begin + timedelta(days=7300)).isoformat(),
-        "--every",
-        "7300d",
-    )
+    times = ("--from", "2020-01-01T00:00Z", "--until", "2039-12-27T00:00Z", "--every", "7300d")
     seen = pipeline.door("table", "gaps", after=times).document
     assert (seen["incomplete"], [one["missing"] for one in seen["waiting_in_paused"]]) == ([], [20])
-    assert (
-        f"; 20 offsets more of 1 interval wait in paused partitions: {topic} 1: paused since "
-        in seen["message"]
-    )
-    assert "and the oldest may expire in " in seen["message"] and [
-        one["unread"] for one in seen["paused"]
-    ] == [20, 0]
-    done = pipeline.door("topics", "ready-to-load", after=("--until", begin.isoformat())).document
-    assert (
-        done["ready"],
-        done["partitions"],
-        [one["partition"] for one in done["paused"]],
-    ) == (True, 2, [1, 2])
-    assert (
-        done["message"].startswith("2 partitions complete up to 2020-01-01")
-        and f"; 2 partitions more paused, {topic} 1 " in done["message"]
-    )
+    assert f"wait in paused partitions: {topic} 1: paused since " in seen["message"]
+    assert [one["unread"] for one in seen["paused"]] == [20, 0]
+    done = pipeline.door("topics", "ready-to-load", after=("--until", times[1])).document
+    assert (done["ready"], done["partitions"]) == (True, 2)
+    assert [one["partition"] for one in done["paused"]] == [1, 2]
+    assert f"; 2 partitions more paused, {topic} 1 " in done["message"]
 
     assert pause_or_resume(pipeline, "resume", topic).code == 0
     assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()
@@ -143,17 +112,6 @@ def test_of_two_pauses_at_the_same_moment_the_second_is_rejected_and_can_be_repe
     assert (seen, read_pauses(ledger)) == ((), (A,))
 
 
-def test_more_pauses_than_one_znode_holds_are_kept_all_the_same(zookeeper: ZooKeeper) -> None:
-    ledger = PlanLedger(zookeeper, "g", "p")
-    zookeeper.ensure(ledger.paths.root)
-    many = tuple(
-        Pause("clicks", BrokerPartition("clicks", n), sha256(b"%d" % n).hexdigest() * 2, "kim@h", n)
-        for n in range(30_000)
-    )
-    write_pauses(ledger, many, None)
-    assert read_pauses(ledger) == many and ledger.documents.pieces()
-
-
 def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(
     zookeeper: ZooKeeper, connect: str
 ) -> None:
@@ -168,18 +126,3 @@ def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(
         resume(settings, ["clicks:1"], "mended").document["paused"] == []
         and read_pauses(ledger) == ()
     )
-
-
-@pytest.mark.without_spark
-def test_a_partition_paused_at_the_first_run_under_latest_loads_every_later_record(
-    make_pipeline: Callable[..., Pipeline],
-) -> None:
-    pipeline = make_pipeline(config={"retention.ms": "-1"}, source={"starting_offsets": "latest"})
-    pause_or_resume(pipeline, "pause", f"{pipeline.topic}:1")
-    pipeline.produce(80)
-    pipeline.ran()
-    pipeline.produce(80)  # with timestamps from before the first run
-    assert pause_or_resume(pipeline, "resume", f"{pipeline.topic}:1").code == 0
-    assert pipeline.ran().outcomes[-1] == "ingested"
-    offsets = sorted((partition, offset) for partition, offset, _ in pipeline.in_table())
-    assert offsets == [(partition, offset) for partition in range(4) for offset in range(20, 40)]

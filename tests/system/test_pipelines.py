@@ -90,8 +90,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
 
 
 def test_a_plan_that_no_commit_can_carry_is_rejected_by_plan_and_run_and_reserves_nothing(
-    make_pipeline: Callable[..., Pipeline],
-    monkeypatch: pytest.MonkeyPatch,
+    make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = make_pipeline(partitions=1)
     pipeline.produce(4, partitions=1)
@@ -102,47 +101,6 @@ def test_a_plan_that_no_commit_can_carry_is_rejected_by_plan_and_run_and_reserve
             refused(value, 2, "commit metadata", "source.topics")
     assert pipeline.door("plans", "list").document["plans"] == []
     assert pipeline.door("run", after=["--dry-run"]).code == 0
-
-
-def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_one(
-    pipeline: Pipeline, tmp_path: Path
-) -> None:
-    """Earlier versions let both begin; then each was refused because of the other, for ever."""
-    pipeline.produce(80)
-    pipeline.ran()
-    other = replace(pipeline, folder=tmp_path / "b", settings={"pipeline": "other"})
-    other.folder.mkdir()
-    with pipeline.zookeeper() as client:  # as if both had stored their first plan
-        root = f"/consumers/{pipeline.group}/etl"
-        client.create(
-            f"{root}/other/plans/1", client.get(f"{root}/clicks/plans/1")[0], makepath=True
-        )
-    for one in (pipeline, other):
-        refused(one.run(), 2, "of the same group", "pipelines retire CONF")
-        refused(one.door("run", after=["--dry-run"]), 2, "of the same group")
-    listed = pipeline.door("pipelines", "list").document["pipelines"]
-    assert [
-        (row["pipeline"], row["newest_plan"], row["topics"], row["retired"]) for row in listed
-    ] == [(name, 1, [pipeline.topic], None) for name in ("clicks", "other")]
-    assert pipeline.door("pipelines", "retire", after=("other", "--reason", "by mistake")).code == 0
-    assert pipeline.run().outcomes == ["up_to_date"]
-    refused(
-        pipeline.door("pipelines", "resume", after=("other", "--reason", "no")),
-        2,
-        "Pipeline clicks of the same group",
-    )
-    refused(
-        pipeline.door("pipelines", "retire", after=("other", "--reason", "again")),
-        2,
-        "retired already: by mistake",
-    )
-    refused(
-        pipeline.door("pipelines", "retire", after=("unknown", "--reason", "x")),
-        2,
-        "its pipelines: clicks, other",
-    )
-    with pipeline.zookeeper() as client:
-        assert sorted(client.get_children(root)) == ["clicks", "other"]
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,23 @@
-"""`etl verify` on real parts: why offsets have no row, which commit removed an existing row, and
-which row never came.
-"""
+"""`etl verify` on real parts: why offsets have no row, and which commit removed a row that existed."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from kafka import KafkaProducer, TopicPartition
+from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from etl.commands import operator_decisions
-from etl.commands.run import run
 from etl.decide import loaded_intervals
-from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.columns import arrow_schema
-from etl.run.service_interfaces import Services
-from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
@@ -33,160 +25,6 @@ from tests.system.driving import Pipeline, broken_off_before
 
 def log_of(document: Any, partition: int) -> Any:
     return next(log for log in document["logs"] if log["partition"] == partition)
-
-
-def reasons(document: Any, partition: int = 0) -> dict[str, int]:
-    """The reasons that apply, without the sentence and the stretches."""
-    found = log_of(document, partition)["without_row"]
-    return {
-        name: count for name, count in found.items() if name not in ("message", "losses") and count
-    }
-
-
-def in_a_transaction(pipeline: Pipeline, *, aborted: int) -> None:
-    """Two records and a marker, then `aborted` records and a marker, in partition 0."""
-    with KafkaProducer(
-        bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"for-{pipeline.topic}"
-    ) as producer:
-        producer.init_transactions()
-        for count, finish in (
-            (2, producer.commit_transaction),
-            (aborted, producer.abort_transaction),
-        ):
-            producer.begin_transaction()
-            for n in range(count):
-                producer.send(pipeline.topic, b"%d" % n, partition=0).get(30)
-            finish()
-
-
-class Losing:
-    """Services with a fetch that loses one row without an error."""
-
-    def __init__(self, world: Services) -> None:
-        self._world = world
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
-
-    def fetch(self, *arguments: Any) -> Any:
-        load = self._world.fetch(*arguments)
-        return replace(load, rows=load.rows.where("not (partition = 2 and offset = 7)"))
-
-
-# -- offsets without a row
-# -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_control_records_at_the_end_and_aborted_records_are_reported_and_outlive_their_plans(
-    pipeline: Pipeline,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    in_a_transaction(pipeline, aborted=3)
-    pipeline.ran()
-    expected = {"control_records": 2, "aborted_records": 3}
-    proof = pipeline.door("verify")
-    assert (proof.code, reasons(proof.document), proof.document["found_rows"]) == (0, expected, 2)
-
-    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
-    for _ in range(2):
-        pipeline.produce(4)
-        pipeline.ran()
-    assert [plan["number"] for plan in pipeline.door("plans", "list").document["plans"]] == [3]
-    proof = pipeline.door("verify")
-    assert (proof.code, reasons(proof.document), proof.document["found_rows"]) == (0, expected, 10)
-
-
-@pytest.mark.long
-def test_after_a_crash_without_range_results_the_reason_for_offsets_without_a_row_is_unknown(
-    pipeline: Pipeline,
-) -> None:
-    in_a_transaction(pipeline, aborted=3)
-    broken_off_before("record", pipeline)
-    for _ in range(2):  # before and after the next run counted the rows again
-        proof = pipeline.door("verify")
-        assert (proof.code, reasons(proof.document)) == (0, {"not_known": 5})
-        pipeline.ran()
-
-
-@pytest.mark.long
-def test_compacted_offsets_are_reported(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession
-) -> None:
-    pipeline = make_pipeline(
-        partitions=1,
-        config={
-            "cleanup.policy": "compact",
-            "segment.ms": "100",
-            "min.cleanable.dirty.ratio": "0.01",
-            "max.compaction.lag.ms": "100",
-        },
-    )
-    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        broker.produce(pipeline.topic, 0, [(b"same", b"%d" % n) for n in range(50)])
-        end, deadline = 50, time.monotonic() + 60
-        while (
-            sum(pipeline.in_topic().values()) == end
-        ):  # the cleaner leaves the newest segment alone, and a new record rolls it
-            assert time.monotonic() < deadline, "the cleaner never came"
-            broker.produce(pipeline.topic, 0, [(b"other %d" % end, b"")])
-            end += 1
-    pipeline.ran()
-    proof = pipeline.door("verify")
-    gone = end - proof.document["found_rows"]
-    assert gone > 0
-    assert (proof.code, reasons(proof.document)) == (0, {"compacted": gone})
-
-
-@pytest.mark.long
-def test_permitted_losses_are_reported_from_plans_and_later_from_the_losses_table(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pipeline = make_pipeline(source={"on_data_loss": "skip"})
-    pipeline.produce(400)
-    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-        pipeline.ran()
-        pipeline.produce(400)
-        admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
-    broken_off_before("record", pipeline)
-    before = pipeline.door("verify")
-    assert (before.code, reasons(before.document, 1)) == (0, {"lost": 50})
-    assert any(
-        "the lost offsets of plan 2 are not in the losses table" in note
-        for note in before.document["notes"]
-    )
-    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
-    pipeline.ran()
-    pipeline.produce(4)
-    pipeline.ran()
-    shown = pipeline.door("verify", json_too=False)
-    assert (shown.code, "the losses table" in shown.out) == (0, False)
-    assert (
-        f"Offsets without a row in {pipeline.topic} 1: 50 lost (100 to 150, expired)" in shown.out
-    )
-
-
-# -- rows that are not there
-# ---------------------------------------------------------------------------------------------
-
-
-def test_a_row_that_was_never_appended_is_named_and_no_other_writer_is_blamed(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(400)
-    run(load_settings(pipeline.conf), around=lambda world: Losing(world))
-    proof = pipeline.door("verify")
-    found = log_of(proof.document, 2)
-    assert proof.code == 9
-    assert (
-        found["missing_first"],
-        found["never_came"],
-        found["removed_by_others"],
-        found["removed_by"],
-    ) == ([7], 1, 0, [])
-    assert "1 missing (first: 7): 1 never committed to the table" in proof.err
 
 
 @pytest.mark.without_spark
@@ -217,58 +55,6 @@ def test_deleted_rows_are_distinguished_from_a_missing_one_until_an_operator_acc
     assert "429 records, each once, 11 were removed since, as allowed" in shown.out
 
 
-@pytest.mark.long
-def test_rows_deleted_with_the_policys_permission_are_reported_as_a_warning_and_the_proof_passes(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-) -> None:
-    pipeline = make_pipeline()
-    pipeline.settings = {"table": {"path": str(pipeline.table), "on_rows_removed": "record"}}
-    pipeline.produce(400)
-    pipeline.ran()
-    DeltaTable(str(pipeline.table)).delete("partition = 3 and offset < 11")
-    proof = pipeline.door("verify")
-    assert (proof.code, log_of(proof.document, 3)["removed_by_others"]) == (0, 11)
-    assert any("DELETE at version 1" in note for note in proof.document["notes"])
-
-    pipeline.produce(40)
-    pipeline.ran()  # the decision is recorded: a larger request later does not need it again
-    pipeline.settings = {"table": {"path": str(pipeline.table), "on_rows_removed": "fail"}}
-    assert (pipeline.door("verify").code, pipeline.run().code) == (0, 0)
-
-
-@pytest.mark.long
-def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_the_cause_is_unknown(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(400)
-    pipeline.ran()
-    path = str(pipeline.table)
-    rows = DeltaTable(path).to_pyarrow_table()
-    write_deltalake(path, rows.slice(1), mode="overwrite")
-    proof = pipeline.door("verify")
-    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
-    assert (
-        proof.code,
-        wrong["removed_by_others"],
-        [by["operation"] for by in wrong["removed_by"]],
-    ) == (5, 1, ["WRITE"])
-
-    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    proof = pipeline.door("verify")
-    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
-    assert (proof.code, wrong["nobody_knows"], wrong["never_came"], wrong["removed_by_others"]) == (
-        5,
-        1,
-        0,
-        0,
-    )
-    assert (
-        "1 of unknown cause, since the files of their commit are deleted; another writer "
-        "committed WRITE at version 1 since" in proof.err
-    )
-
-
 def test_a_transform_that_drops_rows_is_named_and_no_other_writer(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,23 +67,9 @@ def test_a_transform_that_drops_rows_is_named_and_no_other_writer(
     pipeline.ran()
     proof = pipeline.door("verify")
     assert (proof.code, log_of(proof.document, 0)["never_came"]) == (9, 10)
+    assert "10 missing (first: 3, 13, 23, 33, 43): 10 never committed to the table" in proof.err
     assert "the transform choosy_of_tests:chosen may be the reason" in proof.err
     assert "Check the transform: " in proof.err
-
-
-@pytest.mark.long
-def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipeline) -> None:
-    pipeline.produce(400)
-    pipeline.ran()
-    path = str(pipeline.table)
-    rows = DeltaTable(path).to_pyarrow_table()
-    write_deltalake(path, rows.slice(0, 2), mode="append")
-    proof = pipeline.door("verify")
-    assert (
-        proof.code,
-        sum(log["double_rows"] for log in proof.document["logs"]),
-        proof.document["missing"],
-    ) == (9, 2, 0)
 
 
 @pytest.mark.without_spark
@@ -325,73 +97,13 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
         assert (
             offsets.code,
             {(one["loaded_until"], one["lag"]) for one in offsets.document["partitions"]},
-        ) == (
-            5,
-            {(None, None)},
-        )
+        ) == (5, {(None, None)})
         assert there in offsets.err
         if not pipeline.table.exists():
             copy.rename(pipeline.table)
     shutil.rmtree(pipeline.table)
     whole.rename(pipeline.table)
     assert pipeline.door("verify").code == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kept", [1, 100])
-def test_an_accepted_older_copy_is_proven_with_the_abandoned_offsets_named(
-    pipeline: Pipeline,
-    monkeypatch: pytest.MonkeyPatch,
-    kept: int,
-) -> None:
-    copy = pipeline.folder / "copy"
-    for turn in range(3):
-        pipeline.produce(40)
-        pipeline.ran()
-        if not turn:
-            shutil.copytree(pipeline.table, copy)
-    shutil.rmtree(pipeline.table)
-    copy.rename(pipeline.table)
-    operator_decisions.accept_table(load_settings(pipeline.conf), "0", "all that is left")
-    proof = pipeline.door("verify")
-    assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 40, 80)
-    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", kept)
-    pipeline.produce(40)
-    pipeline.ran()
-    proof = pipeline.door("verify")
-    assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (
-        0,
-        80,
-        80 if kept == 100 else 0,
-    ), proof.err
-    assert kept == 1 or any(
-        "in an earlier table that was replaced by this one" in note
-        for note in proof.document["notes"]
-    )
-
-
-@pytest.mark.long
-def test_rows_copied_into_another_table_are_expected_after_their_plans_were_pruned(
-    pipeline: Pipeline,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pipeline.produce(40)
-    pipeline.ran()
-    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
-    shutil.rmtree(pipeline.table)
-    write_deltalake(str(pipeline.table), rows)
-    operator_decisions.accept_table(load_settings(pipeline.conf), "0", "a copy")
-    assert pipeline.door("verify").code == 0
-    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
-    pipeline.produce(40)
-    pipeline.ran()
-    proof = pipeline.door("verify")
-    assert (proof.code, proof.document["found_rows"]) == (0, 80), proof.err
-    assert any(
-        "40 rows are of plans that were given up" in note for note in proof.document["notes"]
-    )
-    write_deltalake(str(pipeline.table), rows.slice(0, 1), mode="append")
-    assert pipeline.door("verify").code == 9
 
 
 @pytest.mark.without_spark
@@ -411,48 +123,6 @@ def test_an_update_of_another_writer_is_reported_as_by_a_run_until_it_is_accepte
     assert ran.document["message"] in proof.err and "etl table accept-changes CONF 1" in proof.err
     operator_decisions.accept_table(load_settings(pipeline.conf), "1", "it was us")
     assert pipeline.door("verify").code == 0
-
-
-@pytest.mark.without_spark
-def test_a_foreign_table_created_after_plan_1_takes_the_plan_once_it_is_accepted(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(40)
-    broken_off_before("fetch", pipeline)
-    DeltaTable.create(str(pipeline.table), arrow_schema())
-    write_deltalake(
-        str(pipeline.table),
-        pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()),
-        mode="append",
-    )
-    DeltaTable(str(pipeline.table)).delete()
-    refused(pipeline.run(), 5, "Plan 1 was made when there was no table")
-    ruling = operator_decisions.accept_table(load_settings(pipeline.conf), "2", "made by hand")
-    assert (
-        "0 rows of that plan are in it, so the next run replaces it" in ruling.summary
-        and "given up" not in ruling.summary
-    )
-    assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
-    assert pipeline.is_whole() and pipeline.door("verify").code == 0
-
-
-@pytest.mark.long
-def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(40)
-    broken_off_before("record", pipeline)
-    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
-    shutil.rmtree(pipeline.table)
-    write_deltalake(str(pipeline.table), rows)
-    refused(pipeline.run(), 5, "plan 1 was made when there was no table")
-    assert (
-        "40 rows of that plan are in it, so it is recorded as done"
-        in operator_decisions.accept_table(load_settings(pipeline.conf), "0", "a copy").summary
-    )
-    pipeline.produce(40)
-    pipeline.ran()
-    assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 
 @pytest.mark.without_spark
@@ -516,3 +186,117 @@ def test_a_table_with_another_plan_than_zookeeper_is_named(pipeline: Pipeline) -
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["error"]) == (5, "LedgersDisagree")
     assert "carries a plan that was not made for it" in proof.err
+
+
+def reasons(document: Any, partition: int = 0) -> dict[str, int]:
+    """The reasons that apply, without the sentence and the stretches."""
+    found = log_of(document, partition)["without_row"]
+    return {
+        name: count for name, count in found.items() if name not in ("message", "losses") and count
+    }
+
+
+@pytest.mark.long
+def test_permitted_losses_are_reported_from_plans_and_later_from_the_losses_table(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(source={"on_data_loss": "skip"})
+    pipeline.produce(400)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        pipeline.ran()
+        pipeline.produce(400)
+        admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
+    broken_off_before("record", pipeline)
+    before = pipeline.door("verify")
+    assert (before.code, reasons(before.document, 1)) == (0, {"lost": 50})
+    assert any(
+        "the lost offsets of plan 2 are not in the losses table" in note
+        for note in before.document["notes"]
+    )
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
+    pipeline.ran()
+    pipeline.produce(4)
+    pipeline.ran()
+    shown = pipeline.door("verify", json_too=False)
+    assert (shown.code, "the losses table" in shown.out) == (0, False)
+    assert (
+        f"Offsets without a row in {pipeline.topic} 1: 50 lost (100 to 150, expired)" in shown.out
+    )
+
+
+@pytest.mark.long
+def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_the_cause_is_unknown(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    path = str(pipeline.table)
+    rows = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, rows.slice(1), mode="overwrite")
+    proof = pipeline.door("verify")
+    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
+    assert (
+        proof.code,
+        wrong["removed_by_others"],
+        [by["operation"] for by in wrong["removed_by"]],
+    ) == (9, 1, ["WRITE"])
+
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    proof = pipeline.door("verify")
+    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
+    assert (proof.code, wrong["nobody_knows"], wrong["never_came"], wrong["removed_by_others"]) == (
+        9,
+        1,
+        0,
+        0,
+    )
+    assert (
+        "1 of unknown cause, since the files of their commit are deleted; another writer "
+        "committed WRITE at version 1 since" in proof.err
+    )
+
+
+@pytest.mark.long
+def test_rows_copied_into_another_table_are_expected_after_their_plans_were_pruned(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
+    shutil.rmtree(pipeline.table)
+    write_deltalake(str(pipeline.table), rows)
+    operator_decisions.accept_table(load_settings(pipeline.conf), "0", "a copy")
+    assert pipeline.door("verify").code == 0
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
+    pipeline.produce(40)
+    pipeline.ran()
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 80), proof.err
+    assert any(
+        "40 rows are of plans that were given up" in note for note in proof.document["notes"]
+    )
+    write_deltalake(str(pipeline.table), rows.slice(0, 1), mode="append")
+    assert pipeline.door("verify").code == 9
+
+
+@pytest.mark.without_spark
+def test_a_foreign_table_created_after_plan_1_takes_the_plan_once_it_is_accepted(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(40)
+    broken_off_before("fetch", pipeline)
+    DeltaTable.create(str(pipeline.table), arrow_schema())
+    write_deltalake(
+        str(pipeline.table),
+        pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()),
+        mode="append",
+    )
+    DeltaTable(str(pipeline.table)).delete()
+    refused(pipeline.run(), 5, "Plan 1 was made when there was no table")
+    ruling = operator_decisions.accept_table(load_settings(pipeline.conf), "2", "made by hand")
+    assert (
+        "0 rows of that plan are in it, so the next run replaces it" in ruling.summary
+        and "given up" not in ruling.summary
+    )
+    assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
+    assert pipeline.is_whole() and pipeline.door("verify").code == 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChro
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.reader.query_ranges import Task
-from etl.reader.run_task import TaskFailed
 from etl.reader.source import OffsetRanges, RangesReader
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -59,33 +57,6 @@ def reader_of(connect: str, **options: str) -> RangesReader:
 
 def tasks_of(connect: str, **options: str) -> list[Task]:
     return [partition.value for partition in reader_of(connect, **options).partitions()]
-
-
-def rows_of(connect: str, **options: str) -> list[dict[str, Any]]:
-    reader = reader_of(connect, **options)
-    return [
-        row
-        for partition in reader.partitions()
-        for arrow_batch in reader.read(partition)
-        for row in arrow_batch.to_pylist()
-    ]
-
-
-def test_every_message_of_every_broker_is_read_once(
-    connect: str, brokers: list[JafkaBroker]
-) -> None:
-    rows = rows_of(connect)
-    assert len(rows) == 3 * 51
-    assert (
-        len(
-            {
-                (row["broker_id"], row["partition"], row["offset"], row["message_index"])
-                for row in rows
-            }
-        )
-        == 3 * 51
-    )
-    assert {(row["key"], row["timestamp"], row["headers"]) for row in rows} == {(None, None, None)}
 
 
 def test_tasks_are_cut_where_segments_begin(connect: str, brokers: list[JafkaBroker]) -> None:
@@ -136,20 +107,6 @@ def test_brokers_of_kafka_found_once_are_used_by_each_query(
     assert [row["offset"] for row in rows] == [0, 1]
 
 
-def test_a_range_of_one_broker_is_read_alone(connect: str, brokers: list[JafkaBroker]) -> None:
-    until = 2 * len(entry(b"2-0 0"))
-    text = json.dumps([{"topic": "clicks", "broker": 2, "partition": 0, "from": 0, "until": until}])
-    assert [row["value"] for row in rows_of(connect, ranges=text)] == [b"2-0 0", b"2-0 1"]
-
-
-def test_an_offset_inside_a_message_is_an_error_with_its_place(
-    connect: str, brokers: list[JafkaBroker]
-) -> None:
-    starts = json.dumps({"clicks": {"2-0": 3}})
-    with pytest.raises(TaskFailed, match="offset 3"):
-        rows_of(connect, assign='{"clicks": ["2-0"]}', startingOffsets=starts)
-
-
 def test_a_log_of_a_broker_that_is_away_cannot_be_read_and_nothing_is_passed_over(
     connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]
 ) -> None:
@@ -171,18 +128,3 @@ def test_missing_topics_and_partitions_are_reported(
         tasks_of(f"{connect}/elsewhere")
     with pytest.raises(SettingsError, match="is of Jafka or Kafka 0.7"):
         tasks_of(connect, broker_type="kafka")
-
-
-def test_brokers_of_kafka_are_found_where_they_are_registered(
-    connect: str, zookeeper: ZooKeeper
-) -> None:
-    with FakeBroker() as broker:
-        zookeeper.create(
-            "/brokers/ids/1",
-            json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode(),
-        )
-        broker.log("clicks", 0)
-        [task] = tasks_of(connect, broker_type="kafka")
-        assert [each.size for each in task.ranges] == [0]
-        with pytest.raises(SettingsError, match="is of Kafka 0.8 or later"):
-            tasks_of(connect)

@@ -1,5 +1,5 @@
-"""Runs that are group members of a coordinator that rejects them: the exit code for each error
-code, and what stays.
+"""Runs whose coordinator rejects them: exit codes, and no registration stays. Every code is in
+tests/wire/test_members_of_a_coordinator.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FIND_COORDINATOR
-from tests.fakes.coordinator import CONSUMER, JOIN, SYNC, FakeCoordinator
+from tests.fakes.coordinator import CONSUMER, JOIN, FakeCoordinator
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.without_spark
@@ -49,44 +49,13 @@ def made(broker: FakeCoordinator, make_pipeline: Callable[..., Pipeline]) -> Mad
     return make
 
 
-PASSING = [
-    *(
-        (protocol, api, code)
-        for code in (14, 15, 16, 7, -1)
-        for protocol, api in ((CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER))
-    ),
-    *((CLASSIC, api, code) for api in (JOIN, SYNC) for code in (22, 25, 27)),
-    *((CONSUMERS, CONSUMER, code) for code in (25, 110, 111, 113)),
-    (CLASSIC, JOIN, 81),
-    *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
-]
-ENDING = [
-    *(
-        (protocol, api, code, exit_code)
-        for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER))
-        for code, exit_code in ((24, 2), (30, 2), (35, 2), (42, 1), (69, 2), (82, 6))
-    ),
-    (CLASSIC, JOIN, 23, 2),
-    (CLASSIC, JOIN, 26, 2),
-    (CONSUMERS, CONSUMER, 112, 2),
-    (CLASSIC, FIND_COORDINATOR, 30, 2),
-    (CONSUMERS, FIND_COORDINATOR, 30, 2),
-]
-IN_THE_GATE = (
-    (CLASSIC, JOIN, 23, 2),
-    (CLASSIC, JOIN, 26, 2),
-    (CLASSIC, JOIN, 30, 2),
-    (CLASSIC, JOIN, 82, 6),
-    (CONSUMERS, CONSUMER, 30, 2),
-)
-
-
 def refuse(broker: FakeCoordinator, api: int, *codes: int) -> None:
     (broker.world.group_refusals if api == FIND_COORDINATOR else broker.refusals)[api].extend(codes)
 
 
-@pytest.mark.groups
-@pytest.mark.parametrize(("protocol", "api", "code"), PASSING, ids=str)
+@pytest.mark.parametrize(
+    ("protocol", "api", "code"), [(CLASSIC, JOIN, 27), (CONSUMERS, CONSUMER, 110)], ids=str
+)
 def test_what_may_pass_is_waited_for_and_the_run_loads(
     broker: FakeCoordinator, made: Made, protocol: str, api: int, code: int
 ) -> None:
@@ -100,18 +69,18 @@ def test_what_may_pass_is_waited_for_and_the_run_loads(
 @pytest.mark.parametrize(
     ("protocol", "api", "code", "exit_code"),
     [
-        pytest.param(*refused, marks=[] if refused in IN_THE_GATE else pytest.mark.groups)
-        for refused in ENDING
+        (CLASSIC, JOIN, 23, 2),
+        (CLASSIC, JOIN, 26, 2),
+        (CLASSIC, JOIN, 30, 2),
+        (CLASSIC, JOIN, 82, 6),
+        (CLASSIC, FIND_COORDINATOR, 30, 2),
+        (CONSUMERS, CONSUMER, 42, 1),
+        (CONSUMERS, CONSUMER, 112, 2),
     ],
     ids=str,
 )
 def test_permanent_errors_are_reported_with_their_exit_code_and_no_registration_of_ours_stays(
-    broker: FakeCoordinator,
-    made: Made,
-    protocol: str,
-    api: int,
-    code: int,
-    exit_code: int,
+    broker: FakeCoordinator, made: Made, protocol: str, api: int, code: int, exit_code: int
 ) -> None:
     pipeline = made(protocol)
     refuse(broker, api, code)

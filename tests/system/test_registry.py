@@ -4,7 +4,7 @@ that are away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
@@ -183,18 +183,16 @@ def test_two_families_under_one_chroot_are_refused_whichever_is_meant(
             read(zookeeper)
 
 
-def test_a_chroot_without_a_cluster_is_the_wrong_one_for_both(zookeeper: ZooKeeper) -> None:
-    with pytest.raises(WrongChroot) as caught:
-        read_physical_cluster(zookeeper)
-    assert "bootstrap" not in caught.value.action
-
-
-def test_a_cluster_of_which_no_broker_is_there_is_unreachable(
-    zookeeper: ZooKeeper, client: KazooClient
+@pytest.mark.parametrize("read", [read_brokers, read_physical_cluster])
+def test_a_chroot_without_a_cluster_is_the_wrong_one_and_one_without_brokers_is_unreachable(
+    zookeeper: ZooKeeper, client: KazooClient, read: Callable[[ZooKeeper], object]
 ) -> None:
+    with pytest.raises(WrongChroot) as caught:
+        read(zookeeper)
+    assert ("bootstrap" in caught.value.action) is (read is read_brokers)
     client.ensure_path("/brokers/ids")
     with pytest.raises(ZooKeeperUnreachable, match="No broker is registered"):
-        read_physical_cluster(zookeeper)
+        read(zookeeper)
 
 
 def test_a_topic_deleted_everywhere_and_recreated_is_another_one(

@@ -13,8 +13,6 @@ from unittest.mock import ANY
 
 import pytest
 
-from etl.run import live_services
-from etl.run.service_interfaces import now_ms
 from tests.command_result import CommandResult, refused
 from tests.conftest import TopicFactory
 from tests.stores.pipeline import StoredPipeline
@@ -103,28 +101,6 @@ def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one(
     assert pipeline.is_whole()
 
 
-@pytest.mark.long
-@each("moto", "azurite")
-def test_files_without_a_commit_do_not_make_the_folder_foreign(
-    pipeline: StoredPipeline,
-) -> None:
-    from etl.io.delta.stores import table_folder
-    from etl.io.delta.table_shape import announce_first_write, open_table
-    from etl.settings.load import load_settings
-
-    path = load_settings(pipeline.conf).table.path
-    announce_first_write(path)
-    with table_folder(path).create("part-0.parquet") as file:
-        file.write(b"x" * 10)
-    assert (
-        table_folder(path).sizes(["part-0.parquet", "none"]) == [10, None]
-        and open_table(path) is None
-    )
-    pipeline.produce(20, partitions=2)
-    pipeline.ran()
-    assert pipeline.is_whole()
-
-
 @each("moto")
 def test_an_error_of_the_store_has_its_exit_code_and_its_key(
     pipeline: StoredPipeline, monkeypatch: pytest.MonkeyPatch
@@ -196,27 +172,3 @@ def test_a_table_is_not_begun_on_a_store_that_ignores_if_none_match(
         {**line, "verdict": "ok", "error": None, "exit_code": 0, "to_do": "", "found": ANY},
     )
     assert not [file for file in pipeline.table_files() if ".etl_probe_" in file]
-
-
-@each("moto")
-@pytest.mark.parametrize("is_left", [False, True], ids=["a new plan", "a plan that was left"])
-def test_the_first_run_of_a_day_finds_that_the_store_ignores_if_none_match_by_now(
-    pipeline: StoredPipeline,
-    careless: FaultyWay,
-    monkeypatch: pytest.MonkeyPatch,
-    is_left: bool,
-) -> None:
-    if not pipeline.store.settings():
-        pytest.skip("HDFS has no such header")
-    pipeline.produce(50, partitions=2)
-    if is_left:
-        broken_off_before("append", pipeline)
-    else:
-        pipeline.ran()
-        pipeline.produce(50, partitions=2)
-    before = pipeline.table_files()
-    monkeypatch.setattr(live_services, "now_ms", lambda: now_ms() + 86_400_000)
-    refused_by_name(through(careless, pipeline).run(), careless)
-    assert pipeline.table_files() == before
-    through(None, pipeline).ran()
-    assert pipeline.is_whole()

@@ -10,9 +10,8 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from etl.model.plans import Request
 from tests.command_result import refused
-from tests.system.driving import Pipeline, broken_off_before
+from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.without_spark
 
@@ -41,8 +40,7 @@ def times(pipeline: Pipeline) -> list[int]:
 
 
 def test_an_hour_is_loaded_once_under_its_key_and_the_next_hour_under_the_next_key(
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
     pipeline = make_pipeline(partitions=2)
     send(pipeline, NOON, NOON + 1, NOON + HOUR_MS, NOON + 2 * HOUR_MS)
@@ -70,13 +68,7 @@ def test_an_hour_is_loaded_once_under_its_key_and_the_next_hour_under_the_next_k
     refused(other, 2, "A key names one request: use another key")
 
     second = pipeline.door(
-        "run",
-        after=(
-            "--until",
-            "2026-01-31T14:00:00Z",
-            "--run-key",
-            "clicks/13",
-        ),
+        "run", after=("--until", "2026-01-31T14:00:00Z", "--run-key", "clicks/13")
     )
     assert (second.code, times(pipeline)) == (0, [0] * 4 + [1] * 2)
     empty = pipeline.door(
@@ -89,19 +81,3 @@ def test_an_hour_is_loaded_once_under_its_key_and_the_next_hour_under_the_next_k
         "clicks/13",
         None,
     ]
-
-
-def test_a_run_that_is_broken_off_under_its_key_is_finished_by_a_retry_up_to_where_it_was_going(
-    pipeline: Pipeline,
-) -> None:
-    send(pipeline, NOON)
-    broken_off_before("append", pipeline, Request("k"))
-    send(pipeline, NOON + 1)
-    retried = pipeline.door("run", after=("--run-key", "k"))
-    assert (retried.code, retried.outcomes, len(times(pipeline))) == (
-        0,
-        ["plan_resumed", "ingested", "already_loaded"],
-        2,
-    )
-    assert pipeline.door("run", after=("--run-key", "k")).outcomes == ["already_loaded"]
-    assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()

@@ -37,33 +37,12 @@ def test_a_small_run_loads_its_records_once_and_no_spark_is_loaded(small: Pipeli
     assert small.door("verify").document["found_rows"] == 400
 
 
-def test_the_report_shows_that_spark_was_not_started_and_a_larger_plan_starts_it(
+def test_a_run_that_ends_before_its_append_is_finished_by_the_next_one_with_or_without_spark(
     small: Pipeline,
-) -> None:
-    small.produce(400)
-    result = small.ran()
-    assert result.document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
-    small.settings = {**small.settings, "limits": {"local_below_bytes": 1}}
-    small.produce(400)
-    assert small.ran().document["plan"]["writer"] == "arrow: table.writer is auto"
-    assert small.is_whole()
-
-
-@pytest.mark.parametrize(
-    "verb",
-    [
-        pytest.param("fetch", marks=pytest.mark.long),
-        "append",
-        "record",
-        pytest.param("commit", marks=pytest.mark.long),
-    ],
-)
-def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one_with_or_without_spark(
-    small: Pipeline, verb: str
 ) -> None:
     for after in (SMALL, {**SMALL, "limits": {}}):
         small.produce(200)
-        broken_off_before(verb, small)
+        broken_off_before("append", small)
         small.settings = after
         small.ran()
         small.settings = SMALL
@@ -100,11 +79,7 @@ def test_workers_that_die_repeatedly_end_the_run_with_the_reason_of_their_end(
     monkeypatch.setattr(local_workers.Worker, "answer", answer)
     small.produce(400)
     refused(
-        small.run(),
-        6,
-        "A worker process was lost 4 times",
-        "signal 9",
-        "limits.local_below_bytes",
+        small.run(), 6, "A worker process was lost 4 times", "signal 9", "limits.local_below_bytes"
     )
     monkeypatch.setattr(local_workers.Worker, "answer", real)
     assert small.ran().document["records_read"] == 400

@@ -96,15 +96,7 @@ def test_an_offset_is_set_forwards_and_back_and_every_record_is_there_once_or_re
 
 
 def restore(pipeline: Pipeline, *more: str) -> CommandResult:
-    return run_etl(
-        "ledger",
-        "restore",
-        str(pipeline.conf),
-        "--reason",
-        "seen",
-        *more,
-        "--json",
-    )
+    return run_etl("ledger", "restore", str(pipeline.conf), "--reason", "seen", *more, "--json")
 
 
 def test_after_the_loss_of_zookeeper_the_tables_commits_or_its_rows_decide_the_next_offset(

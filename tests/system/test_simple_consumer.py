@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient
+from kafka import KafkaProducer
 
-from etl.errors import DataLoss, RanOutBeforeUntil
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
@@ -96,20 +94,6 @@ class TestRealBroker(BrokerContract):
             record.value for record in records
         ]
 
-    def test_rows_of_a_producer_of_another_library_are_read(
-        self, served: Served, cluster: EmbeddedCluster
-    ) -> None:
-        name = served.make_topic(1)
-        with KafkaProducer(
-            bootstrap_servers=cluster.bootstrap, compression_type="gzip", linger_ms=20
-        ) as producer:
-            for number in range(1000):
-                producer.send(name, b"%d" % number, headers=[("h", b"v")])
-        arrow_batches = _read(served, OffsetRange(BrokerPartition(name, 0), 0, 1000))
-        assert [
-            int(row["value"]) for arrow_batch in arrow_batches for row in arrow_batch.to_pylist()
-        ] == list(range(1000))
-
     def test_aborted_transactions_are_left_out_under_read_committed_only(
         self, served: Served, cluster: EmbeddedCluster
     ) -> None:
@@ -137,23 +121,6 @@ class TestRealBroker(BrokerContract):
             [b"kept", b"kept too"],
             [b"kept", b"dropped", b"kept too"],
         )
-
-    def test_a_range_of_deleted_records_is_data_loss_with_the_log_start(
-        self, served: Served, cluster: EmbeddedCluster
-    ) -> None:
-        name = served.make_topic(1)
-        with served.consumer() as consumer:
-            consumer.produce(name, 0, [(None, b"x")] * 10)
-        with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
-            admin.delete_records({TopicPartition(name, 0): 6})
-        with pytest.raises(DataLoss) as raised:
-            _read(served, OffsetRange(BrokerPartition(name, 0), 2, 10))
-        assert (raised.value.where["offset"], raised.value.where["log_start_offset"]) == (2, 6)
-
-    def test_a_range_beyond_the_end_of_the_log_ran_out(self, served: Served) -> None:
-        name = served.make_topic(1)
-        with pytest.raises(RanOutBeforeUntil):
-            _read(served, OffsetRange(BrokerPartition(name, 0), 5, 10))
 
 
 def _read(

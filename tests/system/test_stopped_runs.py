@@ -1,6 +1,4 @@
-"""Runs that stop or are stopped: another driver runs, servers are or become unreachable, Ctrl-C and
-SIGTERM. No process or file stays.
-"""
+"""Runs that stop (another driver, a server that is down) or are stopped: no process stays."""
 
 from __future__ import annotations
 
@@ -13,18 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.commands import run
-from etl.errors import Unreachable
-from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
-from tests.chaos.zookeeper_proxy import ZooKeeperProxy
 from tests.command_result import refused
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, never
 from tests.processes import command_line, of_session, that_mention
-from tests.system.driving import Before, Pipeline
-
-# -- 4: another driver runs
-# -------------------------------------------------------------------------------------------
+from tests.system.driving import Pipeline
 
 
 def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(
@@ -50,10 +41,6 @@ def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(
         assert not client.exists(f"{root}/etl/clicks/plans")
 
 
-# -- 1 and 6: what breaks or goes away
-# --------------------------------------------------------------------------------
-
-
 def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
@@ -69,79 +56,6 @@ def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(
     refused(no_broker.run(), 6, f"127.0.0.1:{port}", "retry")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("verb", "then"),
-    [("store", ["ingested"]), ("record", ["plan_completed", "plan_completed", "ingested"])],
-)
-def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_completes(
-    pipeline: Pipeline,
-    verb: str,
-    then: list[str],
-) -> None:
-    pipeline.produce(40)
-    _, _, chroot = pipeline.cluster.zookeeper_connect.partition("/")
-    with ZooKeeperProxy(pipeline.cluster.zookeeper.port) as proxy:
-        pipeline.settings = {
-            "zookeeper": {
-                "connect": f"{proxy.connect}/{chroot}",
-                "session_timeout_s": 1,
-            }
-        }
-        with pytest.raises(Unreachable) as caught:
-            run.run(load_settings(pipeline.conf), around=Before(verb, proxy.cut))
-    assert (caught.value.exit_code, bool(caught.value.action)) == (6, True)
-    pipeline.settings = {"ledger": {"lock_timeout_s": 30}}
-    pipeline.produce(40)
-    assert pipeline.ran().outcomes == then
-    pipeline.ran()
-    assert pipeline.is_whole()
-    assert pipeline.committed() == {0: 40, 1: 40, 2: 0, 3: 0}
-
-
-def test_a_run_that_fails_leaves_no_report_of_success(pipeline: Pipeline) -> None:
-    pipeline.produce(40)
-
-    def bug() -> None:
-        raise ZeroDivisionError("a bug")
-
-    with pytest.raises(ZeroDivisionError):
-        run.run(load_settings(pipeline.conf), around=Before("fetch", bug))
-    [written] = (pipeline.folder / "reports").glob("*.json")
-    report = json.loads(written.read_text())
-    assert (report["state"], report["exit_code"], report["outcomes"][-1]["outcome"]) == (
-        "failed",
-        1,
-        "failed",
-    )
-    assert "ZeroDivisionError: a bug" in report["error"]["message"]
-
-
-# -- 130: stopped
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(
-    spoiled: tuple[Pipeline, FakeBroker],
-) -> None:
-    pipeline, broker = spoiled
-    pipeline.settings["source"]["request_timeout_s"] = 120
-    broker.script[FETCH].extend([never] * 50)
-    child = pipeline.start("etl", "run", str(pipeline.conf), "--json")
-    assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), (
-        "the run never came to its fetch"
-    )
-    child.terminate()
-    _, err = child.communicate(timeout=60)
-    assert (child.returncode, "Traceback" in err) == (130, False), err
-    assert "nothing is lost" in err
-    broker.script.clear()
-    broker.hang_up_on_everybody()
-    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
-    assert sum(pipeline.in_table().values()) == 30
-
-
 @pytest.mark.parametrize(
     "what",
     [
@@ -150,8 +64,7 @@ def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(
     ],
 )
 def test_a_second_driver_does_not_disturb_the_first_and_stopping_that_loses_and_leaves_nothing(
-    spoiled: tuple[Pipeline, FakeBroker],
-    what: signal.Signals,
+    spoiled: tuple[Pipeline, FakeBroker], what: signal.Signals
 ) -> None:
     """Terminals and Airflow signal all processes of a job, and SIGTERM ends Spark's JVM before the
     run can stop it.
@@ -187,9 +100,7 @@ def test_a_second_driver_does_not_disturb_the_first_and_stopping_that_loses_and_
     assert sum(pipeline.in_table().values()) == 30
 
 
-def test_ctrl_c_while_spark_starts_leaves_no_jvm(
-    spoiled: tuple[Pipeline, FakeBroker],
-) -> None:
+def test_ctrl_c_while_spark_starts_leaves_no_jvm(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, _ = spoiled
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json")
     try:

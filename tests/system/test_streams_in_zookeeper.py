@@ -13,15 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from etl import (
-    Consumer,
-    ConsumerConfig,
-    ConsumerConnector,
-    ConsumerTimeout,
-    Group,
-    RebalanceListener,
-    Record,
-)
+from etl import Consumer, ConsumerConfig, ConsumerConnector, Group, RebalanceListener, Record
 from etl.errors import MembershipLost, OffsetMoved
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session_requests import ZooKeeper
@@ -156,8 +148,7 @@ def test_a_members_commit_is_rejected_once_another_client_owns_the_partition(sta
 
 
 def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_partitions_by_now(
-    stage: Stage,
-    monkeypatch: pytest.MonkeyPatch,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions: list[ZooKeeper] = []
 
@@ -206,8 +197,7 @@ def test_offsets_are_read_after_every_write_before_the_assignment_became_ours(
 
 
 def test_a_member_with_an_expired_session_gets_an_error_and_joins_again_at_the_groups_offsets(
-    stage: Stage,
-    monkeypatch: pytest.MonkeyPatch,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []
     sessions: list[ZooKeeper] = []
@@ -270,25 +260,3 @@ def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as
         assert [next(stream).topic for _ in range(5)] == ["orders"] * 5
         stage.add("others")
         assert stage.owners("others") == {}
-
-
-def test_streams_of_two_connectors_share_a_group_and_continue_at_committed_offsets(
-    stage: Stage,
-) -> None:
-    stage.write("clicks")
-    first, second = ConsumerConnector(stage.conf()), ConsumerConnector(stage.conf())
-    with first, second:
-        (mine,) = first.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
-        read = [next(mine) for _ in range(20)]
-        first.commit()
-        (theirs,) = second.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
-        assert wait_until(lambda: len(set(stage.owners().values())) == 2, 20)
-        stage.write("clicks")
-        for stream in (mine, theirs):
-            read += [next(stream) for _ in range(10)]
-            stream.timeout_s = 0.3
-            with pytest.raises(ConsumerTimeout):
-                next(stream)
-    assert Counter((record.log, record.offset) for record in read) == Counter(
-        (log, offset) for log in LOGS for offset in range(10)
-    )

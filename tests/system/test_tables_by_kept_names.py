@@ -14,7 +14,7 @@ from etl.commands.operator_decisions import with_table
 from etl.errors import Owned
 from etl.io.delta.table_shape import id_of
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_side_documents import read_named_table, write_named_table
+from etl.io.zookeeper.ledger_side_documents import write_named_table
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
@@ -22,7 +22,7 @@ from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE
 from etl.settings.load import load_settings
 from tests.command_result import refused
-from tests.system.driving import Pipeline, take_over
+from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.without_spark
 NAME = "lake.table"
@@ -36,14 +36,6 @@ def keep(pipeline: Pipeline, place: Path) -> None:
             PlanLedger(zookeeper, pipeline.group, "clicks"),
             NamedTable(NAME, str(place), id_of(table), 0),
         )
-
-
-def keep_as(pipeline: Pipeline, other: Pipeline) -> None:
-    """The catalog's word as another pipeline keeps it."""
-    with ZooKeeper(pipeline.cluster.zookeeper_connect) as zookeeper:
-        kept = read_named_table(PlanLedger(zookeeper, other.group, "clicks"))
-        assert kept is not None
-        write_named_table(PlanLedger(zookeeper, pipeline.group, "clicks"), kept)
 
 
 @pytest.fixture
@@ -126,26 +118,3 @@ def test_losses_of_a_run_are_in_the_losses_table_next_to_the_stored_location_or_
         .to_pylist()
     )
     assert tuple(lost.values()) == (40, 50) and sum(named.in_table().values()) == 70
-
-
-def test_a_resumed_pipeline_continues_at_the_stored_location(named: Pipeline) -> None:
-    named.ran()
-    assert named.door("pipelines", "retire", after=("--reason", "rests")).code == 0
-    named.produce(40, partitions=1)
-    refused(named.door("run"), 5, "was retired: rests", "pipelines resume CONF")
-    resumed = named.door("pipelines", "resume", after=("--reason", "back"))
-    assert resumed.code == 0, resumed.err
-    named.ran()
-    assert named.is_whole()
-
-
-def test_a_pipeline_that_has_the_kept_name_takes_the_place_of_another_one_in_that_table(
-    named: Pipeline,
-) -> None:
-    named.ran()
-    heir = named.under("heir")
-    heir.settings = {**named.settings}
-    keep_as(heir, named)
-    take_over(heir, named)
-    assert named.is_whole()
-    refused(named.door("run"), 5, "was retired")

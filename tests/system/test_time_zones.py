@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from etl.ledger.plan_document import parse_commit_metadata, parse_plan
 from tests.command_result import refused
-from tests.system.driving import Pipeline, broken_off_before
+from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before
 
 MODULE = "tests.system.zoned_functions"
 KEY = "spark.sql.session.timeZone"
@@ -51,32 +51,6 @@ def rows_of(table: Path) -> list[dict[str, Any]]:
     return sorted(found.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
 
 
-def make_table(spark: SparkSession, table: Path) -> None:
-    """With a column that Delta computes, and a constraint on its date."""
-    from delta.tables import DeltaTable as Made
-
-    from etl.model.columns import spark_schema
-
-    made = (
-        Made.create(spark)
-        .location(str(table))
-        .addColumns(spark.createDataFrame([], spark_schema()).schema)
-    )
-    for name, kind in (
-        ("hour", "INT"),
-        ("date", "DATE"),
-        ("text", "STRING"),
-        ("parsed", "BIGINT"),
-        ("hour_in_python", "INT"),
-    ):
-        made = made.addColumn(name, kind)
-    made.addColumn("day", "DATE", generatedAlwaysAs="CAST(timestamp AS DATE)").execute()
-    spark.sql(
-        f"ALTER TABLE delta.`{table}` ADD CONSTRAINT since_march CHECK (CAST(timestamp AS "
-        f"DATE) >= DATE'2026-03-02')"
-    )
-
-
 @pytest.fixture
 def pipelines(make_pipeline: Callable[..., Pipeline]) -> list[Pipeline]:
     """Two of one topic, each with a table of its own."""
@@ -87,60 +61,17 @@ def pipelines(make_pipeline: Callable[..., Pipeline]) -> list[Pipeline]:
     return [first, second]
 
 
-@pytest.mark.long
-def test_the_same_load_from_new_york_and_from_tokyo_gives_the_same_rows(
-    pipelines: list[Pipeline], spark: SparkSession
-) -> None:
-    found = []
-    for pipeline, zone in zip(pipelines, ("America/New_York", "Asia/Tokyo"), strict=True):
-        pipeline.settings["transform"] = f"{MODULE}:hours"
-        make_table(spark, pipeline.table)
-        run_in(zone, pipeline)
-        found.append(rows_of(pipeline.table))
-    assert found[0] == found[1]
-    row = found[0][0]
-    assert (len(found[0]), row["hour"], row["date"], row["day"]) == (
-        10,
-        1,
-        date(2026, 3, 2),
-        date(2026, 3, 2),
-    )
-    assert (row["text"], row["hour_in_python"]) == ("2026-03-02 01:30", 1)
-    assert row["parsed"] == datetime(2026, 3, 2, 0, 30, tzinfo=UTC).timestamp()
-
-
-@pytest.mark.long
-def test_a_zone_of_sparks_own_file_holds_unless_the_conf_has_one(pipelines: list[Pipeline]) -> None:
-    folder = pipelines[0].folder / "spark"
-    folder.mkdir()
-    (folder / "spark-defaults.conf").write_text(f"{KEY} Asia/Tokyo\n")
-    pipelines[1].settings["spark"] = {KEY: "Europe/Berlin"}
-    hours = []
-    for pipeline in pipelines:
-        pipeline.settings["transform"] = f"{MODULE}:hours"
-        run_in("America/New_York", pipeline, SPARK_CONF_DIR=str(folder))
-        hours.append({(row["hour"], row["hour_in_python"]) for row in rows_of(pipeline.table)})
-    assert hours == [{(10, 10)}, {(2, 2)}]
-
-
-@pytest.mark.parametrize(
-    "small", [{}, {"local_below_bytes": 64 << 20}], ids=["spark", "without spark"]
-)
 def test_a_transform_of_arrow_batches_sees_utc_wherever_the_tasks_run(
     pipelines: list[Pipeline],
-    small: dict[str, int],
 ) -> None:
     found = []
     for pipeline, zone in zip(pipelines, ("America/New_York", "Asia/Tokyo"), strict=True):
         pipeline.settings |= {
-            "limits": small,
+            "limits": WITHOUT_SPARK["limits"],
             "transform": {"record_batch": f"{MODULE}:local_hours"},
         }
-        pipeline.settings["table"] = {
-            **pipeline.settings.get("table", {}),
-            "writer": "arrow",
-            "partition_by": ["event_date"],
-        }
+        table = pipeline.settings.get("table", {})
+        pipeline.settings["table"] = {**table, "writer": "arrow", "partition_by": ["event_date"]}
         run_in(zone, pipeline)
         found.append(rows_of(pipeline.table))
     assert found[0] == found[1]
@@ -150,8 +81,7 @@ def test_a_transform_of_arrow_batches_sees_utc_wherever_the_tasks_run(
 
 
 def test_a_stored_plan_executed_under_another_time_zone_is_reported_and_its_commit_names_that_zone(
-    pipelines: list[Pipeline],
-    spark: SparkSession,
+    pipelines: list[Pipeline], spark: SparkSession
 ) -> None:
     pipeline = pipelines[0]
     pipeline.settings |= {"transform": f"{MODULE}:hours", "spark": {KEY: "America/New_York"}}
@@ -174,39 +104,27 @@ def test_a_stored_plan_executed_under_another_time_zone_is_reported_and_its_comm
     assert parse_plan(metadata.document, path="").origin.time_zone == "Asia/Tokyo"
 
 
-def test_rows_of_another_time_zone_are_reported_by_the_next_run_a_replay_its_preview_and_a_backfill(
-    pipelines: list[Pipeline],
-    spark: SparkSession,
+@pytest.mark.long
+def test_rows_of_another_time_zone_are_reported_before_and_by_the_command_that_makes_new_ones(
+    pipelines: list[Pipeline], spark: SparkSession
 ) -> None:
     pipeline = pipelines[0]
-    pipeline.settings |= {"transform": f"{MODULE}:hours", "source": {"starting_offsets": "latest"}}
-    pipeline.ran()
-    produce_at(pipeline, MOMENT)
+    pipeline.settings |= {"transform": f"{MODULE}:hours"}
     assert pipeline.ran().outcomes == ["ingested"]
     produce_at(pipeline, MOMENT)
     pipeline.settings["spark"] = {KEY: "Asia/Tokyo"}
-    which = ("-p", pipeline.topic, "--from", "10", "--until", "20", "--reason", "seen")
+    which = ("-p", pipeline.topic, "--from", "0", "--until", "10", "--reason", "seen")
     shown = pipeline.door("replay", after=(*which, "--dry-run"))
     assert any("made under UTC" in note for note in shown.document["notes"])
     assert "made under UTC" in pipeline.door("run", after=["--dry-run"]).document["message"]
-    filled = pipeline.door(
-        "backfills",
-        "run",
-        after=("before", "--from", "0", "--until", "10", *which[:2], "--yes"),
-    )
-    assert filled.outcomes[0] == "another_time_zone"
-    assert pipeline.ran().outcomes == ["ingested"], "the backfill's plan is the newest one"
-    assert pipeline.door("replay", after=(*which, "--yes")).outcomes == [
-        "another_time_zone",
-        "rows_replaced",
-    ]
-    assert [row["hour"] for row in rows_of(pipeline.table)] == [10] * 30
-    assert pipeline.door("replay", after=(*which, "--yes")).outcomes == ["rows_replaced"]
+    replayed = pipeline.door("replay", after=(*which, "--yes"))
+    assert replayed.outcomes == ["another_time_zone", "rows_replaced"]
+    assert pipeline.ran().outcomes == ["ingested"], "the plan of the replay is the newest one"
+    assert [row["hour"] for row in rows_of(pipeline.table)] == [10] * 20
 
 
 def test_a_session_that_was_there_computes_in_the_zone_of_the_run_and_keeps_its_own(
-    pipelines: list[Pipeline],
-    spark: SparkSession,
+    pipelines: list[Pipeline], spark: SparkSession
 ) -> None:
     pipeline = pipelines[0]
     pipeline.settings["transform"] = f"{MODULE}:hours"

@@ -4,18 +4,12 @@ Spark and Delta.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from kafka.admin import KafkaAdminClient
-from kazoo.client import KazooClient
 
-from etl.testkit.server_process import wait_until
 from tests.command_result import CommandResult, refused
 from tests.system.driving import Pipeline, broken_off_before
 
@@ -102,96 +96,3 @@ def test_an_earlier_table_that_is_put_back_lacks_a_plan_and_its_accepted_delete_
     )
     assert again.code == 0, again.err
     assert DeltaTable(str(pipeline.table)).to_pyarrow_table().num_rows == before + 20
-
-
-def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_left_can_be_superseded(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(20)
-    pipeline.ran()
-    pipeline.produce(20)
-    broken_off_before("fetch", pipeline)
-    pipeline.settings = {"table": {"path": str(pipeline.folder / "b")}}
-    refused(
-        pipeline.run(),
-        5,
-        "There is no table at this path, and ZooKeeper knows plan",
-        "accept-changes CONF none",
-    )
-    assert acknowledge(pipeline, "none").code == 0
-    pipeline.settings = {"table": {"path": str(pipeline.folder / "c")}}
-    refused(
-        pipeline.run(),
-        5,
-        "There is no table at this path, and ZooKeeper knows plan",
-        "accept-changes CONF none",
-    )
-    pipeline.settings = {"table": {"path": f"file://{pipeline.folder}/c/../b/"}}
-    instead = pipeline.door("plans", "supersede", after=("2", "--reason", "another table", "--yes"))
-    assert instead.code == 0, instead.err
-    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
-    assert DeltaTable(str(pipeline.folder / "b")).to_pyarrow_table().num_rows == 20
-
-
-@pytest.mark.long
-def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a_word(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(20)
-    pipeline.ran()
-    old = pipeline.folder / "old"
-    pipeline.table.rename(old)
-    with pipeline.zookeeper() as client:
-        _forget(client, pipeline)
-    pipeline.ran()
-    pipeline.produce(20)
-    pipeline.ran()
-    put_back(pipeline, old)
-    place = f"inherit CONF --predecessor {pipeline.group}/clicks"
-    refused(pipeline.run(), 5, "another pipeline of the same name", place)
-    refused(acknowledge(pipeline, "0"), 5, "another pipeline of the same name", place)
-    taken = pipeline.door(
-        "pipelines",
-        "inherit",
-        after=("--predecessor", f"{pipeline.group}/clicks", "--reason", "put back", "--yes"),
-    )
-    assert taken.code == 0 and "is not loaded into this table" in taken.document["message"], (
-        taken.err
-    )
-    pipeline.produce(20)
-    assert pipeline.ran().outcomes == ["plan_resumed", "inherited", "ingested"]
-    proof = pipeline.door("verify")
-    assert (proof.code, proof.document["found_rows"]) == (0, 40), proof.err
-
-
-def _forget(client: KazooClient, pipeline: Pipeline) -> None:
-    client.delete(f"/consumers/{pipeline.group}", recursive=True)
-
-
-def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(
-    pipeline: Pipeline, topic: Callable[..., str]
-) -> None:
-    gone = topic(1)
-    pipeline.settings = {"source": {"topics": [pipeline.topic, gone]}}
-    pipeline.produce(20)
-    replace(pipeline, topic=gone).produce(20, partitions=1)
-    broken_off_before("fetch", pipeline)
-    with contextlib.closing(
-        KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)
-    ) as admin:
-        admin.delete_topics([gone])
-    assert wait_until(lambda: pipeline.door("run", after=["--dry-run"]).code == 5, 60)
-    refused(
-        pipeline.run(),
-        5,
-        "the brokers do not know its topic any more",
-        gone,
-        "etl plans supersede CONF 1",
-    )
-    assert (
-        pipeline.door("plans", "supersede", after=("1", "--reason", "deleted", "--yes")).code == 0
-    )
-    refused(pipeline.run(), 2, gone, "take it out")
-    pipeline.settings = {}
-    pipeline.ran()
-    assert pipeline.is_whole()

@@ -32,7 +32,6 @@ from tests.builders import plain_settings
 from tests.conftest import TopicFactory
 from tests.fakes.world_contract import WorldContract
 from tests.fakes.world_stage import GROUP_OWNER, SIZES
-from tests.soak.memory import MemoryLog, MemoryWorld, in_place_of_brokers_and_spark, serving
 from tests.traffic.modern import took
 
 PIPELINE = "clicks"
@@ -139,30 +138,6 @@ class RealStage:
             (self._table / "_delta_log" / f"{version:020}.json").unlink()
 
 
-class SoaksStage(RealStage):
-    """The same with logs in memory."""
-
-    def __init__(
-        self, connect: str, group: str, folder: Path, opened: contextlib.ExitStack
-    ) -> None:
-        super().__init__(connect, f"{group}:1", group, "clicks", folder, opened)
-        self._memory = {log: MemoryLog(size) for log, size in zip(self.logs, SIZES, strict=True)}
-        opened.enter_context(serving(group, self._memory))
-
-    def world(self, run_id: str = "run-1", request: Request | None = None) -> MemoryWorld:
-        return MemoryWorld(
-            self.settings,
-            self._session(),
-            run_id=run_id,
-            uid="uid1",
-            now_ms=lambda: 1_700_000_000_000,
-            request=request,
-        )
-
-    def expire(self, log: BrokerPartition, until: int) -> None:
-        self._memory[log].log_start = until
-
-
 @pytest.fixture(scope="module")
 def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     """A topic with partitions of the sizes `SIZES`. Only its last partition changes."""
@@ -189,12 +164,3 @@ class TestTheRealWorld(WorldContract):
             yield RealStage(
                 cluster.zookeeper_connect, cluster.bootstrap, unused_group, filled, tmp_path, opened
             )
-
-
-class TestTheSoaksWorld(WorldContract):
-    @pytest.fixture
-    def stage(
-        self, cluster: EmbeddedCluster, unused_group: str, tmp_path: Path
-    ) -> Iterator[SoaksStage]:
-        with in_place_of_brokers_and_spark(), contextlib.ExitStack() as opened:
-            yield SoaksStage(cluster.zookeeper_connect, unused_group, tmp_path, opened)

@@ -30,9 +30,7 @@ def etl(tmp_path: Path) -> Access:
 
 
 def test_what_a_pipeline_keeps_is_its_creators_and_what_its_group_shares_is_everybodys(
-    connect: str,
-    zookeeper: ZooKeeper,
-    etl: Access,
+    connect: str, zookeeper: ZooKeeper, etl: Access
 ) -> None:
     with ZooKeeper(connect, access=etl) as ours:
         PlanLedger(ours, "g", "p").store_plan(plain_plan(1))

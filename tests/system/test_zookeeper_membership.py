@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import TransactionRequest
@@ -17,7 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 
 from etl.decide.group_assignment import AssignmentContext, Strategy, Timing, assign, assignment_of
 from etl.errors import Owned, SessionLost, SettingsError
-from etl.io.zookeeper.group_member import ChangeSignal, MemberOptions, WatchedGroup, ZooKeeperMember
+from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import GroupMembers, Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
@@ -25,9 +25,6 @@ from etl.ledger.topic_filters import FilterKind, TopicFilter
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.testkit.server_process import wait_until
-from tests.groups.golden import golden, key
-from tests.groups.oracles import DIVIDED, digest, group_for, ours
-from tests.groups.random_groups import GROUP as RANDOM_GROUP
 from tests.system.sessions import lose_session
 
 GROUP = "group"
@@ -162,10 +159,7 @@ def test_a_nudge_in_a_group_without_members_makes_nothing(zookeeper: ZooKeeper) 
     ],
 )
 def test_a_claim_that_ends_notifies_consumers_of_the_topic_and_those_of_unknown_formats(
-    zookeeper: ZooKeeper,
-    consumer: ZooKeeper,
-    registration: bytes,
-    is_called: bool,
+    zookeeper: ZooKeeper, consumer: ZooKeeper, registration: bytes, is_called: bool
 ) -> None:
     GroupMembers(consumer, GROUP).register("group_a", registration, is_ours=False)
 
@@ -180,9 +174,7 @@ def test_a_claim_that_ends_notifies_consumers_of_the_topic_and_those_of_unknown_
 
 
 def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_one_ends(
-    make: Make,
-    consumer: ZooKeeper,
-    zookeeper: ZooKeeper,
+    make: Make, consumer: ZooKeeper, zookeeper: ZooKeeper
 ) -> None:
     GroupMembers(consumer, GROUP).register("group_loader", STATIC % b"clicks", is_ours=False)
     impatient = make(member_id="loader", timing=Timing(0.2, 0.1, 60))
@@ -230,10 +222,7 @@ def answers_once_with_a_broken_connection(
 
 
 def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before_it_claims_again(
-    make: Make,
-    zookeeper: ZooKeeper,
-    consumer: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Make, zookeeper: ZooKeeper, consumer: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other member could own it, and no event would report it."""
     member = make()
@@ -245,9 +234,7 @@ def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before
 
 
 def test_a_member_that_leaves_deletes_its_registration_although_its_session_continues(
-    make: Make,
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Make, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = make()
     member.join()
@@ -278,27 +265,6 @@ def topic(zookeeper: ZooKeeper, name: str, count: int) -> None:
         zookeeper.client.create(path, payload, makepath=True)
 
 
-def parents_of(paths: Collection[str]) -> list[str]:
-    found = {path[:at] for path in paths for at in range(1, len(path)) if path[at] == "/"}
-    return sorted(found - set(paths))
-
-
-def put(zookeeper: ZooKeeper, znodes: Mapping[str, bytes]) -> None:
-    """All of them, with their parents, in one request."""
-    request = zookeeper.client.transaction()
-    for path, payload in sorted({**dict.fromkeys(parents_of(znodes), b""), **znodes}.items()):
-        request.create(path, payload)
-    assert not any(isinstance(result, Exception) for result in request.commit())
-
-
-def take_away(zookeeper: ZooKeeper, znodes: Mapping[str, bytes]) -> None:
-    """The opposite."""
-    request = zookeeper.client.transaction()
-    for path in sorted({*parents_of(znodes), *znodes}, reverse=True):
-        request.delete(path)
-    assert not any(isinstance(result, Exception) for result in request.commit())
-
-
 def dealt(
     zookeeper: ZooKeeper, member: ZooKeeperMember, counts: dict[str, int], theirs: dict[str, int]
 ) -> bool:
@@ -316,9 +282,7 @@ def dealt(
 
 
 def test_round_robin_deals_what_others_read_too_and_calls_us_when_that_changes(
-    make: Make,
-    consumer: ZooKeeper,
-    zookeeper: ZooKeeper,
+    make: Make, consumer: ZooKeeper, zookeeper: ZooKeeper
 ) -> None:
     topic(zookeeper, "orders", 3)
     filtered = STATIC.replace(b"static", b"white_list") % b"clicks|orders.*"
@@ -334,27 +298,6 @@ def test_round_robin_deals_what_others_read_too_and_calls_us_when_that_changes(
     topic(zookeeper, "orders-2", 5)
     three = {"clicks": 4, "orders": 8, "orders-2": 5}
     assert wait_until(lambda: dealt(zookeeper, member, three, {**both, "orders-2": 1}), 60)
-
-
-@pytest.mark.parametrize(
-    ("version", "strategy"), [one for one in DIVIDED if one[1] is not Strategy.RANGE]
-)
-def test_what_each_member_reads_of_a_random_group_divides_it_as_the_classes_of_the_release_do(
-    zookeeper: ZooKeeper,
-    version: str,
-    strategy: Strategy,
-) -> None:
-    """Each member reads no more than its own topics and what the strategy needs of the others'."""
-    for seed, expected in enumerate(golden()["divided"][key(version, strategy)].split()[:5]):
-        group = group_for(version, seed)
-        put(zookeeper, group.znodes)
-        seen = WatchedGroup(zookeeper, RANDOM_GROUP, BrokerFamily.KAFKA, ChangeSignal())
-        views = {
-            member: seen.read(group.context.members[member], strategy).context
-            for member in group.members
-        }
-        assert digest(ours(group, strategy, views)) == expected, f"group {seed}"
-        take_away(zookeeper, group.znodes)
 
 
 def test_a_member_that_loses_its_session_after_the_offset_commit_has_no_membership_and_reports_it(

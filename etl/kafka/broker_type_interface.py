@@ -67,11 +67,113 @@ class Request(Generic[Answer]):
     """
 
 
+class GroupRequests:
+    """The requests about consumer groups: their members, and their committed offsets.
+
+    Requests of members go to the coordinator of their group. All raise SettingsError if the broker
+    type, or the version of this broker, lacks them.
+    """
+
+    def __init__(self, introduction: Callable[[], str]) -> None:
+        self._introduction = introduction
+
+    @property
+    def keeps_groups(self) -> bool:
+        """True if the broker coordinates consumer groups."""
+        return False
+
+    @property
+    def membership(self) -> SupportedMembership:
+        """The membership protocols of those groups."""
+        return SupportedMembership()
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """True if the broker stores committed offsets itself."""
+        return False
+
+    def coordinator(self, group: str) -> Request[CoordinatorResponse]:
+        """Request the coordinator of a group."""
+        self._cannot("report the coordinator of a group")
+
+    def members_of(self, group: str) -> Request[MembersResponse]:
+        """Request the members of a classic group.
+
+        For a group of the consumer protocol (KIP-848) the response is empty.
+        """
+        self._cannot("report the members of a group")
+
+    @property
+    def keeps_consumer_groups(self) -> bool:
+        """True if the broker can have groups of the consumer protocol."""
+        return False
+
+    def consumer_group_members(self, group: str) -> Request[MembersResponse]:
+        """Request the members of such a group; an error means that no group has this name."""
+        self._cannot("report the members of a group of the consumer protocol")
+
+    def join_group(self, wanted: JoinRequest) -> Request[Joined]:
+        """Join the next generation of a group.
+
+        The response comes when all members have joined, or their rebalance timeout is over.
+        """
+        self._cannot("have group members")
+
+    def sync_group(
+        self,
+        identity: MemberIdentity,
+        strategy: str,
+        assigned: Mapping[str, Iterable[BrokerPartition]],
+    ) -> Request[Synced]:
+        """Request the assignment of this member; the leader sends all, by member id."""
+        self._cannot("have group members")
+
+    def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
+        """Send a heartbeat; an error in the response is about the state of the group."""
+        self._cannot("have group members")
+
+    def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
+        """Leave the group."""
+        self._cannot("have group members")
+
+    def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
+        """Send a heartbeat of the consumer protocol (KIP-848)."""
+        self._cannot("have group members of the consumer protocol")
+
+    def commit_offsets(
+        self, commit: OffsetsCommit, *, in_zookeeper: bool = False
+    ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
+        """Commit the next offsets of a group.
+
+        Its coordinator stores them, or with `in_zookeeper` any broker writes them to ZooKeeper, as
+        for old consumers.
+        """
+        self._cannot("store committed offsets")
+
+    def committed_offsets(
+        self, question: OffsetsQuery, *, in_zookeeper: bool = False
+    ) -> Request[CommittedOffsets]:
+        """Request the committed offsets of a group."""
+        self._cannot("report committed offsets")
+
+    def _cannot(self, operation: str) -> NoReturn:
+        raise unsupported(operation, self._introduction())
+
+
+def unsupported(operation: str, introduction: str) -> SettingsError:
+    """Return the error for a request that a broker's type or version lacks."""
+    return SettingsError(
+        f"Brokers of this type cannot {operation}",
+        action="Check the type of the brokers, and which settings need this",
+        broker=introduction,
+    )
+
+
 class BrokerProtocol(Protocol):
     """The requests of one broker.
 
-    Every broker type has `introduction`, `number_of`, `metadata`, `list_offsets` and `fetch`. The
-    others raise SettingsError if the broker type, or the version of this broker, lacks them.
+    Every broker type has `introduction`, `number_of`, `metadata`, `list_offsets`,
+    `offsets_before` and `fetch`. The others raise SettingsError if the broker type, or the version of this broker, lacks them.
     """
 
     least_answer_bytes: int = 4
@@ -86,6 +188,11 @@ class BrokerProtocol(Protocol):
 
         Raises SettingsError for a broker from which no records can be read.
         """
+
+    @property
+    def groups(self) -> GroupRequests:
+        """The requests about consumer groups."""
+        return GroupRequests(self.introduction)
 
     def number_of(self, start: memoryview) -> int | None:
         """Return the correlation id of a response from its first bytes.
@@ -139,22 +246,6 @@ class BrokerProtocol(Protocol):
         segments were written return the starts of the segments written up to that time. Others
         return one offset: of the first record at or after it.
         """
-        request = self.list_offsets({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
-
-        def read(answer: memoryview) -> Reply[tuple[int, ...] | BrokerRefusal]:
-            reply = request.read(answer)
-            listed = reply.answer[log]
-            if listed.refusal is not None:
-                return Reply(listed.refusal, reply.throttled_ms)
-
-            offsets: tuple[int, ...] = ()
-            if listed.boundaries:
-                offsets = listed.boundaries
-            elif listed.offset is not None:
-                offsets = (listed.offset,)
-            return Reply(offsets[::-1][:most], reply.throttled_ms)
-
-        return Request(request.frame, read, request.answers, request.check_if_truncated)
 
     @property
     def has_max_timestamps(self) -> bool:
@@ -182,23 +273,8 @@ class BrokerProtocol(Protocol):
         self._cannot("report when segments were written")
 
     @property
-    def keeps_groups(self) -> bool:
-        """True if the broker coordinates consumer groups."""
-        return False
-
-    @property
-    def membership(self) -> SupportedMembership:
-        """The membership protocols of those groups."""
-        return SupportedMembership()
-
-    @property
     def has_describe_configs(self) -> bool:
         """True if the broker reports retention and cleanup policy of topics."""
-        return False
-
-    @property
-    def keeps_offsets(self) -> bool:
-        """True if the broker stores committed offsets itself."""
         return False
 
     @property
@@ -236,72 +312,6 @@ class BrokerProtocol(Protocol):
         """Request producer id -> transactional id and the start of its transaction."""
         self._cannot("report transactions")
 
-    def coordinator(self, group: str) -> Request[CoordinatorResponse]:
-        """Request the coordinator of a group."""
-        self._cannot("report the coordinator of a group")
-
-    def members_of(self, group: str) -> Request[MembersResponse]:
-        """Request the members of a classic group.
-
-        For a group of the consumer protocol (KIP-848) the response is empty.
-        """
-        self._cannot("report the members of a group")
-
-    @property
-    def keeps_consumer_groups(self) -> bool:
-        """True if the broker can have groups of the consumer protocol."""
-        return False
-
-    def consumer_group_members(self, group: str) -> Request[MembersResponse]:
-        """Request the members of such a group; an error means that no group has this name."""
-        self._cannot("report the members of a group of the consumer protocol")
-
-    # Requests of group members, sent to the coordinator of the group
-
-    def join_group(self, wanted: JoinRequest) -> Request[Joined]:
-        """Join the next generation of a group.
-
-        The response comes when all members have joined, or their rebalance timeout is over.
-        """
-        self._cannot("have group members")
-
-    def sync_group(
-        self,
-        identity: MemberIdentity,
-        strategy: str,
-        assigned: Mapping[str, Iterable[BrokerPartition]],
-    ) -> Request[Synced]:
-        """Request the assignment of this member; the leader sends all, by member id."""
-        self._cannot("have group members")
-
-    def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
-        """Send a heartbeat; an error in the response is about the state of the group."""
-        self._cannot("have group members")
-
-    def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
-        """Leave the group."""
-        self._cannot("have group members")
-
-    def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
-        """Send a heartbeat of the consumer protocol (KIP-848)."""
-        self._cannot("have group members of the consumer protocol")
-
-    def commit_offsets(
-        self, commit: OffsetsCommit, *, in_zookeeper: bool = False
-    ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
-        """Commit the next offsets of a group.
-
-        Its coordinator stores them, or with `in_zookeeper` any broker writes them to ZooKeeper, as
-        for old consumers.
-        """
-        self._cannot("store committed offsets")
-
-    def committed_offsets(
-        self, question: OffsetsQuery, *, in_zookeeper: bool = False
-    ) -> Request[CommittedOffsets]:
-        """Request the committed offsets of a group."""
-        self._cannot("report committed offsets")
-
     def append(
         self,
         log: BrokerPartition,
@@ -325,11 +335,7 @@ class BrokerProtocol(Protocol):
         self._cannot("delete topics")
 
     def _cannot(self, operation: str) -> NoReturn:
-        raise SettingsError(
-            f"Brokers of this type cannot {operation}",
-            action="Check the type of the brokers, and which settings need this",
-            broker=self.introduction(),
-        )
+        raise unsupported(operation, self.introduction())
 
 
 @dataclass(frozen=True, slots=True)

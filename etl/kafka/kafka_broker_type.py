@@ -12,17 +12,18 @@ which without partitions is the smallest request that every broker before 4.0 ac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from etl.errors import BrokerRefusal, OtherRelease, SettingsError
 from etl.kafka import fetch_messages as produce
-from etl.kafka import group_messages, kafka_python_messages, many_partition_messages, versions
+from etl.kafka import kafka_python_messages, many_partition_messages, versions
 from etl.kafka.broker_type_interface import (
     BrokerProtocol,
     BrokerType,
     Greeting,
+    GroupRequests,
     OlderBrokers,
     Reply,
     Request,
@@ -35,24 +36,13 @@ from etl.kafka.fetch_messages import (
     names_all_by_id,
     parse_fetch,
 )
+from etl.kafka.kafka_group_requests import KafkaGroupRequests
 from etl.kafka.request_values import (
     ClusterMetadata,
-    CommittedOffsets,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-    CoordinatorResponse,
     EpochEndsResponse,
     Fetch,
     FetchAnswer,
-    Joined,
-    JoinRequest,
     ListedOffset,
-    MemberIdentity,
-    MembersResponse,
-    OffsetsCommit,
-    OffsetsQuery,
-    SupportedMembership,
-    Synced,
 )
 from etl.kafka.versions import Api, ApiVersions
 from etl.model.partitions import (
@@ -203,9 +193,9 @@ class KafkaProtocol(BrokerProtocol):
     def __init__(
         self, api_versions: ApiVersions, client_id: str, address: str, generation: str = _DETECTED
     ) -> None:
-        self._api_versions = api_versions
+        self.api_versions = api_versions
         self._client_id = client_id
-        self._address = address
+        self.address = address
         self._generation = generation
 
     @classmethod
@@ -216,7 +206,7 @@ class KafkaProtocol(BrokerProtocol):
     def version_of(self, api: Api, *, least: int = 0, most: int | None = None) -> int:
         """Return the version of a request; see `versions.choose_version`."""
         return versions.choose_version(
-            api, self._api_versions, least=least, most=most, broker=self._address
+            api, self.api_versions, least=least, most=most, broker=self.address
         )
 
     @property
@@ -229,23 +219,23 @@ class KafkaProtocol(BrokerProtocol):
         configured = reported.removeprefix(f"{_DETECTED}-")
         configured_versions = versions.releases().get(configured, {})
         finding = (
-            f"The broker is treated as Kafka {configured}, and answers like Kafka {self._release}"
+            f"The broker is treated as Kafka {configured}, and answers like Kafka {self.release}"
         )
         action = (
             "Check that key, or the data source's option broker_version: "
-            f"'{self._release}' fits this broker. "
+            f"'{self.release}' fits this broker. "
             "Without it, brokers are asked for their API versions. "
             "If it is not set, the broker had another release when the run began: run again"
         )
-        place = {"key": "source.broker_version", "broker": self._address}
+        place = {"key": "source.broker_version", "broker": self.address}
 
-        missing = versions.unsupported_requests(configured_versions, self._api_versions)
+        missing = versions.unsupported_requests(configured_versions, self.api_versions)
         if missing:
             return OtherRelease(f"{finding}, which has no {missing[0]}", action=action, **place)
 
         # In a version from before transactions a broker returns uncommitted records, and no error.
         returns_uncommitted = versions.has_isolation(
-            self._api_versions
+            self.api_versions
         ) and not versions.has_isolation(configured_versions)
         if isolation is Isolation.READ_COMMITTED and returns_uncommitted:
             return OtherRelease(
@@ -257,16 +247,21 @@ class KafkaProtocol(BrokerProtocol):
         return None
 
     @property
-    def _release(self) -> str:
+    def release(self) -> str:
+        """The release of the broker: the configured one, else by its API versions."""
         if self._generation == _DETECTED:
-            return versions.release(self._api_versions)
+            return versions.release(self.api_versions)
         return self._generation.removeprefix(f"{_DETECTED}-")
 
     def introduction(self) -> str:
         fetch = self.version_of(Api.FETCH)
         if self._generation == _DETECTED:
-            return f"Kafka {self._release} by its API versions, Fetch v{fetch}"
-        return f"Kafka, treated as {self._release}, Fetch v{fetch}"
+            return f"Kafka {self.release} by its API versions, Fetch v{fetch}"
+        return f"Kafka, treated as {self.release}, Fetch v{fetch}"
+
+    @property
+    def groups(self) -> GroupRequests:
+        return KafkaGroupRequests(self)
 
     def number_of(self, start: memoryview) -> int | None:
         return _number(start)
@@ -285,7 +280,7 @@ class KafkaProtocol(BrokerProtocol):
             chosen = topics
 
         if version < many_partition_messages.FIRST_CLUSTER:
-            return self._request(
+            return self.request(
                 Api.METADATA,
                 fields,
                 lambda response: kafka_python_messages.parse_metadata(response, chosen),
@@ -311,11 +306,11 @@ class KafkaProtocol(BrokerProtocol):
                     "Start or stop at earliest, latest or an offset instead of a time. "
                     "For a run, --until -10000 stops that many offsets before the end"
                 ),
-                broker=self._address,
+                broker=self.address,
             )
         if version < many_partition_messages.FIRST_LISTED:
             fields = kafka_python_messages.list_offsets_fields(times, isolation, epochs)
-            return self._request(Api.LIST_OFFSETS, fields, kafka_python_messages.parse_list_offsets)
+            return self.request(Api.LIST_OFFSETS, fields, kafka_python_messages.parse_list_offsets)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
         return self._request_by_partition(
             version,
@@ -330,7 +325,7 @@ class KafkaProtocol(BrokerProtocol):
 
     @property
     def has_max_timestamps(self) -> bool:
-        return versions.newest_of(Api.LIST_OFFSETS, self._api_versions) >= _FIRST_WITH_LARGEST_TIMES
+        return versions.newest_of(Api.LIST_OFFSETS, self.api_versions) >= _FIRST_WITH_LARGEST_TIMES
 
     def max_timestamps(
         self,
@@ -356,7 +351,7 @@ class KafkaProtocol(BrokerProtocol):
         fields = kafka_python_messages.list_offsets_fields(
             {log: time_ms}, Isolation.READ_UNCOMMITTED, {}
         )
-        return self._request(
+        return self.request(
             Api.LIST_OFFSETS,
             fields,
             lambda response: kafka_python_messages.parse_offsets_before(response, 1),
@@ -370,7 +365,7 @@ class KafkaProtocol(BrokerProtocol):
         fields = kafka_python_messages.list_offsets_fields(
             {log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most
         )
-        return self._request(
+        return self.request(
             Api.LIST_OFFSETS,
             fields,
             lambda response: kafka_python_messages.parse_offsets_before(response, most),
@@ -399,39 +394,18 @@ class KafkaProtocol(BrokerProtocol):
             )
 
         def read(answer: memoryview) -> Reply[FetchAnswer]:
-            fetched = parse_fetch(version, answer[4:], wanted, broker=self._address)
+            fetched = parse_fetch(version, answer[4:], wanted, broker=self.address)
             return Reply(fetched, fetched.throttle_ms)
 
         return Request(frame, read)
 
     @property
-    def keeps_groups(self) -> bool:
-        return Api.DESCRIBE_GROUPS.key in self._api_versions
-
-    @property
-    def membership(self) -> SupportedMembership:
-        join = versions.newest_of(Api.JOIN_GROUP, self._api_versions)
-        heartbeat = versions.newest_of(Api.CONSUMER_GROUP_HEARTBEAT, self._api_versions)
-        return SupportedMembership(
-            is_classic=join >= 0,
-            has_rebalance_timeout=join >= 1,
-            is_static=join >= group_messages.FIRST_STATIC_JOIN,
-            # Version 0 is the preview of 3.7 to 3.9, which rejects it unless it is enabled.
-            is_consumer=heartbeat >= 1,
-            release=self._release,
-        )
-
-    @property
     def has_describe_configs(self) -> bool:
-        return Api.DESCRIBE_CONFIGS.key in self._api_versions
-
-    @property
-    def keeps_offsets(self) -> bool:
-        return self._api_versions.get(Api.OFFSET_COMMIT.key, (0, 0))[1] >= 1
+        return Api.DESCRIBE_CONFIGS.key in self.api_versions
 
     @property
     def has_leader_epochs(self) -> bool:
-        return versions.is_supported(Api.OFFSET_FOR_LEADER_EPOCH, self._api_versions)
+        return versions.is_supported(Api.OFFSET_FOR_LEADER_EPOCH, self.api_versions)
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
@@ -451,7 +425,7 @@ class KafkaProtocol(BrokerProtocol):
         )
 
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
-        return self._request(
+        return self.request(
             Api.DESCRIBE_CONFIGS,
             kafka_python_messages.configs_fields(topics),
             kafka_python_messages.parse_retention,
@@ -460,7 +434,7 @@ class KafkaProtocol(BrokerProtocol):
     def open_transactions(
         self, logs: Collection[BrokerPartition]
     ) -> Request[dict[BrokerPartition, OpenTransaction]]:
-        return self._request(
+        return self.request(
             Api.DESCRIBE_PRODUCERS,
             kafka_python_messages.producers_fields(logs),
             kafka_python_messages.parse_open_transactions,
@@ -468,7 +442,7 @@ class KafkaProtocol(BrokerProtocol):
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Request[list[str]]:
         fields = kafka_python_messages.list_transactions_fields(producer_ids)
-        return self._request(
+        return self.request(
             Api.LIST_TRANSACTIONS, fields, kafka_python_messages.parse_transactional_ids
         )
 
@@ -476,114 +450,8 @@ class KafkaProtocol(BrokerProtocol):
         self, transactional_ids: Collection[str]
     ) -> Request[dict[int, tuple[str, int | None]]]:
         fields = kafka_python_messages.describe_transactions_fields(transactional_ids)
-        return self._request(
+        return self.request(
             Api.DESCRIBE_TRANSACTIONS, fields, kafka_python_messages.parse_transactions
-        )
-
-    def coordinator(self, group: str) -> Request[CoordinatorResponse]:
-        return self._request(
-            Api.FIND_COORDINATOR,
-            many_partition_messages.coordinator_fields(group),
-            many_partition_messages.parse_coordinator,
-        )
-
-    def members_of(self, group: str) -> Request[MembersResponse]:
-        return self._request(
-            Api.DESCRIBE_GROUPS,
-            kafka_python_messages.describe_groups_fields(group),
-            lambda response: kafka_python_messages.parse_describe_groups(
-                response, group, broker=self._address
-            ),
-        )
-
-    @property
-    def keeps_consumer_groups(self) -> bool:
-        return versions.is_supported(Api.CONSUMER_GROUP_DESCRIBE, self._api_versions)
-
-    def consumer_group_members(self, group: str) -> Request[MembersResponse]:
-        return self._request(
-            Api.CONSUMER_GROUP_DESCRIBE,
-            group_messages.consumer_group_fields(group),
-            lambda response: group_messages.parse_consumer_group(
-                response, group, broker=self._address
-            ),
-        )
-
-    def join_group(self, wanted: JoinRequest) -> Request[Joined]:
-        least = 0
-        if wanted.instance_id is not None:
-            least = group_messages.FIRST_STATIC_JOIN
-        return self._request(
-            Api.JOIN_GROUP,
-            group_messages.join_fields(wanted),
-            partial(
-                group_messages.parse_join,
-                instance_id=wanted.instance_id,
-                broker=self._address,
-                group=wanted.group,
-            ),
-            least=least,
-        )
-
-    def sync_group(
-        self,
-        identity: MemberIdentity,
-        strategy: str,
-        assigned: Mapping[str, Iterable[BrokerPartition]],
-    ) -> Request[Synced]:
-        fields = group_messages.sync_fields(identity, strategy, assigned)
-        return self._request(
-            Api.SYNC_GROUP,
-            fields,
-            partial(group_messages.parse_sync, broker=self._address, group=identity.group),
-            least=_oldest_version_for(identity),
-        )
-
-    def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
-        return self._request(
-            Api.HEARTBEAT,
-            group_messages.heartbeat_fields(identity),
-            group_messages.parse_heartbeat,
-            least=_oldest_version_for(identity),
-        )
-
-    def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
-        return self._request(
-            Api.LEAVE_GROUP, group_messages.leave_fields(identity), group_messages.parse_leave
-        )
-
-    def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
-        return self._request(
-            Api.CONSUMER_GROUP_HEARTBEAT,
-            group_messages.consumer_heartbeat_fields(beat),
-            partial(
-                group_messages.parse_consumer_heartbeat, broker=self._address, group=beat.group
-            ),
-        )
-
-    def commit_offsets(
-        self, commit: OffsetsCommit, *, in_zookeeper: bool = False
-    ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
-        bounds = _version_bounds(in_zookeeper, commit.offsets, commit.topic_ids)
-        if commit.member and commit.member.instance_id is not None:
-            bounds["least"] = many_partition_messages.FIRST_STATIC
-        return self._request(
-            Api.OFFSET_COMMIT,
-            many_partition_messages.commit_fields(commit),
-            lambda response: many_partition_messages.parse_commit(response, commit),
-            **bounds,
-        )
-
-    def committed_offsets(
-        self, question: OffsetsQuery, *, in_zookeeper: bool = False
-    ) -> Request[CommittedOffsets]:
-        return self._request(
-            Api.OFFSET_FETCH,
-            many_partition_messages.offset_fetch_fields(question),
-            lambda response: many_partition_messages.parse_offset_fetch(
-                response, in_zookeeper=in_zookeeper, question=question
-            ),
-            **_version_bounds(in_zookeeper, question.logs, question.topic_ids),
         )
 
     def append(
@@ -599,7 +467,7 @@ class KafkaProtocol(BrokerProtocol):
         else:
             magic = produce.magic_of(self.version_of(Api.PRODUCE))
             encoded = produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
-        return self._request(
+        return self.request(
             Api.PRODUCE,
             produce.produce_fields(log, encoded, timeout_ms),
             lambda response: produce.parse_produce(response).get(
@@ -617,11 +485,11 @@ class KafkaProtocol(BrokerProtocol):
             return encode(version, correlation_id=number, client_id=self._client_id)
 
         def read(answer: memoryview) -> Reply[Answer]:
-            return Reply(*parse(version, answer, broker=self._address))
+            return Reply(*parse(version, answer, broker=self.address))
 
         return Request(frame, read)
 
-    def _request(
+    def request(
         self,
         api: Api,
         fields: Mapping[str, Any],
@@ -630,6 +498,7 @@ class KafkaProtocol(BrokerProtocol):
         least: int = 0,
         most: int | None = None,
     ) -> Request[Answer]:
+        """Return a request whose fields and response kafka-python encodes and decodes."""
         version = self.version_of(api, least=least, most=most)
 
         def frame(number: int) -> bytes:
@@ -638,31 +507,10 @@ class KafkaProtocol(BrokerProtocol):
             )
 
         def read(answer: memoryview) -> Reply[Answer]:
-            response = kafka_python_messages.decode(api, version, answer, broker=self._address)
+            response = kafka_python_messages.decode(api, version, answer, broker=self.address)
             return Reply(parse(response), getattr(response, "throttle_time_ms", 0) or 0)
 
         return Request(frame, read)
-
-
-def _oldest_version_for(identity: MemberIdentity) -> int:
-    """Return the oldest version of a request that can identify this member."""
-    return 0 if identity.instance_id is None else group_messages.FIRST_STATIC
-
-
-def _version_bounds(
-    in_zookeeper: bool, logs: Iterable[BrokerPartition], topic_ids: Mapping[str, str]
-) -> dict[str, int]:
-    """Return the bounds of the versions of OffsetCommit and OffsetFetch.
-
-    The version decides whether a broker stores the offsets in ZooKeeper (0), or the coordinator
-    stores them in Kafka, and whether topics are identified by name or id.
-    """
-    if in_zookeeper:
-        return {"most": 0}
-    topics = {log.topic for log in logs}
-    if topics <= topic_ids.keys():
-        return {"least": 1}
-    return {"least": 1, "most": many_partition_messages.FIRST_BY_ID - 1}
 
 
 def _number(answer: memoryview) -> int:

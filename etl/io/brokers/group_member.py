@@ -143,7 +143,7 @@ class ClassicProtocol:
         """
         if self.member_id is not None and self._terms.instance_id is None:
             leaving = MemberIdentity(self._terms.group, self.member_id, None, -1)
-            self._connection.ask(lambda protocol: protocol.leave_group(leaving))
+            self._connection.ask(lambda protocol: protocol.groups.leave_group(leaving))
 
     def _join(self) -> None:
         terms = self._terms
@@ -161,7 +161,7 @@ class ClassicProtocol:
             dict.fromkeys(terms.strategies, subscription),
         )
         joined = self._connection.ask(
-            lambda protocol: protocol.join_group(request),
+            lambda protocol: protocol.groups.join_group(request),
             within_s=terms.rebalance_timeout_s + terms.answers_in_s,
         )
         if joined.refusal is not None:
@@ -189,7 +189,7 @@ class ClassicProtocol:
             assigned = self._assign(joined)
         sent_at = time.monotonic()
         synced = self._connection.ask(
-            lambda protocol: protocol.sync_group(identity, joined.strategy, assigned),
+            lambda protocol: protocol.groups.sync_group(identity, joined.strategy, assigned),
             within_s=self._terms.rebalance_timeout_s + self._terms.answers_in_s,
         )
         if synced.refusal is not None:
@@ -287,7 +287,7 @@ class ClassicProtocol:
         """
         if len(joined.members) == 1:
             return ours
-        found = self._connection.ask(lambda protocol: protocol.members_of(self._terms.group))
+        found = self._connection.ask(lambda protocol: protocol.groups.members_of(self._terms.group))
         if found.refusal is not None:
             # For a leader a superfluous rebalance costs less than a partition without a reader.
             return frozenset() if joined.is_leader else None
@@ -308,7 +308,7 @@ class ClassicProtocol:
             self._owned = frozenset(log for log in ours if log.topic in self._terms.topics)
             self._generation = joined.generation
             return
-        refusal = self._connection.ask(lambda protocol: protocol.leave_group(identity))
+        refusal = self._connection.ask(lambda protocol: protocol.groups.leave_group(identity))
         if refusal is not None:
             self._handle_error(refusal, "let a static member rejoin")
             return
@@ -318,7 +318,7 @@ class ClassicProtocol:
     def _send_heartbeat(self, identity: MemberIdentity) -> None:
         sent_at = self._state.note_send()
         refusal = self._connection.ask(
-            lambda protocol: protocol.heartbeat(identity),
+            lambda protocol: protocol.groups.heartbeat(identity),
             within_s=min(self._terms.answers_in_s, self._terms.session_timeout_s),
         )
         if refusal is not None:
@@ -457,7 +457,7 @@ class ConsumerProtocol:
         if self._epoch > 0:
             epoch = LEAVES if self._terms.instance_id is None else LEAVES_TEMPORARILY
             leaving = self._heartbeat(epoch, None)
-            self._connection.ask(lambda protocol: protocol.consumer_heartbeat(leaving))
+            self._connection.ask(lambda protocol: protocol.groups.consumer_heartbeat(leaving))
 
     def _send_heartbeat(self) -> None:
         owned: Mapping[str, frozenset[int]] | None = None
@@ -466,7 +466,7 @@ class ConsumerProtocol:
         heartbeat = self._heartbeat(self._epoch, owned)
         sent_at = self._state.note_send()
         answer = self._connection.ask(
-            lambda protocol: protocol.consumer_heartbeat(heartbeat),
+            lambda protocol: protocol.groups.consumer_heartbeat(heartbeat),
             within_s=min(self._terms.answers_in_s, self._terms.session_timeout_s),
         )
         if answer.refusal is not None:
@@ -616,9 +616,11 @@ def _leave(
 ) -> BrokerRefusal | None:
     if assignment.strategy == BY_COORDINATOR:
         heartbeat = ConsumerHeartbeat(group, assignment.member_id, LEAVES, None, -1, (), None)
-        return connection.ask(lambda protocol: protocol.consumer_heartbeat(heartbeat)).refusal
+        return connection.ask(
+            lambda protocol: protocol.groups.consumer_heartbeat(heartbeat)
+        ).refusal
     leaving = MemberIdentity(group, assignment.member_id, None, -1)
-    return connection.ask(lambda protocol: protocol.leave_group(leaving))
+    return connection.ask(lambda protocol: protocol.groups.leave_group(leaving))
 
 
 _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {

@@ -353,7 +353,7 @@ class CoordinatorConnection:
         for host, port in self._bootstrap:
             try:
                 with closing(self._connect(host, port, self._answers_in_s)) as broker:
-                    found = broker.send(lambda protocol: protocol.coordinator(self._group))
+                    found = broker.send(lambda protocol: protocol.groups.coordinator(self._group))
             except BrokerUnreachable as error:
                 failures.append(str(error))
                 continue

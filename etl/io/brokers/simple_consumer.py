@@ -197,11 +197,11 @@ class BrokerRequests:
 
     def keeps_offsets(self) -> bool:
         """True if the broker stores group offsets itself (from 0.8.2 on)."""
-        return self._protocol().keeps_offsets
+        return self._protocol().groups.keeps_offsets
 
     def membership(self) -> SupportedMembership:
         """Return which membership protocols the broker supports."""
-        return self._protocol().membership
+        return self._protocol().groups.membership
 
     def open_transactions(
         self, logs: Collection[BrokerPartition]
@@ -236,14 +236,14 @@ class BrokerRequests:
 
         Only the group's coordinator answers. Before 0.9 there are none.
         """
-        if not self._protocol().keeps_groups:
+        if not self._protocol().groups.keeps_groups:
             return MembersResponse(None, {})
-        classic = self._request(lambda protocol: protocol.members_of(group))
+        classic = self._request(lambda protocol: protocol.groups.members_of(group))
         is_error = classic.refusal and classic.refusal.meaning not in _NO_GROUP
-        if classic.members or is_error or not self._protocol().keeps_consumer_groups:
+        if classic.members or is_error or not self._protocol().groups.keeps_consumer_groups:
             return classic
         # DescribeGroups does not know a group of the newer protocol (KIP-848).
-        newer = self._request(lambda protocol: protocol.consumer_group_members(group))
+        newer = self._request(lambda protocol: protocol.groups.consumer_group_members(group))
         if newer.refusal and newer.refusal.meaning in _NO_GROUP:
             return MembersResponse(None, {})
         return newer
@@ -426,7 +426,9 @@ class GroupOffsets(BrokerRequests):
             may_repeat = member is not None and not is_sent_once
             try:
                 response = broker._request(
-                    lambda protocol: protocol.commit_offsets(wanted, in_zookeeper=in_zookeeper),
+                    lambda protocol: protocol.groups.commit_offsets(
+                        wanted, in_zookeeper=in_zookeeper
+                    ),
                     may_repeat=may_repeat,
                 )
             except BrokerUnreachable as error:
@@ -475,7 +477,9 @@ class GroupOffsets(BrokerRequests):
 
         def request_offsets(broker: GroupOffsets) -> CommittedOffsets:
             return broker._request(
-                lambda protocol: protocol.committed_offsets(question, in_zookeeper=in_zookeeper)
+                lambda protocol: protocol.groups.committed_offsets(
+                    question, in_zookeeper=in_zookeeper
+                )
             )
 
         def refusals(response: CommittedOffsets) -> set[BrokerRefusal | None]:
@@ -568,7 +572,7 @@ class GroupOffsets(BrokerRequests):
     def _coordinator(self, group: str, deadline: float) -> Broker:
         """Return the coordinator; retry while there is none, until a `time.monotonic` value."""
         while True:
-            found = self._request(lambda protocol: protocol.coordinator(group))
+            found = self._request(lambda protocol: protocol.groups.coordinator(group))
             if found.refusal is None:
                 return found.broker
             if found.refusal.meaning not in _NOT_READY or time.monotonic() + _PAUSE_S > deadline:

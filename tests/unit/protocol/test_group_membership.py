@@ -65,7 +65,7 @@ def test_a_join_has_our_name_our_subscription_and_our_timeouts(version: int) -> 
     found = sent(
         Api.JOIN_GROUP,
         version,
-        speaking(Api.JOIN_GROUP, version).join_group(WANTED),
+        speaking(Api.JOIN_GROUP, version).groups.join_group(WANTED),
         JoinGroupRequest,
     )
     assert (found.group_id, found.member_id, found.protocol_type, found.session_timeout_ms) == (
@@ -88,7 +88,7 @@ def test_a_leader_sends_every_assignment_and_a_follower_sends_none(version: int)
     found = sent(
         Api.SYNC_GROUP,
         version,
-        dialect.sync_group(IDENTITY, "range", {"m-1": LOGS, "m-2": ()}),
+        dialect.groups.sync_group(IDENTITY, "range", {"m-1": LOGS, "m-2": ()}),
         SyncGroupRequest,
     )
     reported = {
@@ -103,7 +103,10 @@ def test_a_leader_sends_every_assignment_and_a_follower_sends_none(version: int)
     } == {"m-1": [("a", [0, 2]), ("b", [1])], "m-2": []}
     assert (
         sent(
-            Api.SYNC_GROUP, version, dialect.sync_group(IDENTITY, "range", {}), SyncGroupRequest
+            Api.SYNC_GROUP,
+            version,
+            dialect.groups.sync_group(IDENTITY, "range", {}),
+            SyncGroupRequest,
         ).assignments
         == []
     )
@@ -122,7 +125,7 @@ def test_a_heartbeat_of_the_consumer_protocol_has_every_field_at_the_join_and_on
         return sent(
             Api.CONSUMER_GROUP_HEARTBEAT,
             version,
-            dialect.consumer_heartbeat(beat),
+            dialect.groups.consumer_heartbeat(beat),
             kafka_python_messages.ConsumerGroupHeartbeatRequest,
         )
 
@@ -290,9 +293,11 @@ def test_the_members_of_another_group_than_requested_are_refused(
 def test_a_static_name_is_refused_where_the_broker_knows_none(api: Api) -> None:
     old = KafkaProtocol.of_release("2.2", "us", "b:9092")
     questions: dict[Api, Callable[[], object]] = {
-        Api.JOIN_GROUP: lambda: old.join_group(JoinRequest("g", None, "static", 1, 1, {})),
-        Api.SYNC_GROUP: lambda: old.sync_group(MemberIdentity("g", "m", "static", 1), "range", {}),
-        Api.HEARTBEAT: lambda: old.heartbeat(MemberIdentity("g", "m", "static", 1)),
+        Api.JOIN_GROUP: lambda: old.groups.join_group(JoinRequest("g", None, "static", 1, 1, {})),
+        Api.SYNC_GROUP: lambda: old.groups.sync_group(
+            MemberIdentity("g", "m", "static", 1), "range", {}
+        ),
+        Api.HEARTBEAT: lambda: old.groups.heartbeat(MemberIdentity("g", "m", "static", 1)),
     }
     with pytest.raises(SettingsError, match=f"no version of {api.name} from"):
         questions[api]()
@@ -300,11 +305,11 @@ def test_a_static_name_is_refused_where_the_broker_knows_none(api: Api) -> None:
 
 def test_the_consumer_protocol_needs_a_broker_that_has_it_and_any_needs_groups() -> None:
     with pytest.raises(SettingsError, match="no version of CONSUMER_GROUP_HEARTBEAT"):
-        KafkaProtocol.of_release("3.6", "us", "b:9092").consumer_heartbeat(
+        KafkaProtocol.of_release("3.6", "us", "b:9092").groups.consumer_heartbeat(
             ConsumerHeartbeat("g", "m", 0, None, 1, (), {})
         )
     with pytest.raises(SettingsError, match="no version of JOIN_GROUP"):
-        KafkaProtocol.of_release("0.8.2", "us", "b:9092").join_group(WANTED)
+        KafkaProtocol.of_release("0.8.2", "us", "b:9092").groups.join_group(WANTED)
 
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "groups").glob("*.json"))

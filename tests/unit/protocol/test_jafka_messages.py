@@ -96,7 +96,7 @@ def test_requests_unknown_to_a_jafka_broker_are_rejected_with_the_reason() -> No
     ):
         DIALECT.metadata(None)
     with pytest.raises(SettingsError, match="cannot store committed offsets"):
-        DIALECT.commit_offsets(OffsetsCommit("g", {DEMO: 1}))
+        DIALECT.groups.commit_offsets(OffsetsCommit("g", {DEMO: 1}))
     with pytest.raises(SettingsError, match="cannot report the sizes of partitions"):
         DIALECT.log_sizes([DEMO])
     assert DIALECT.number_of(memoryview(b"\0\0\0\1")) is None

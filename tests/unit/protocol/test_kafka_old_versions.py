@@ -188,7 +188,7 @@ COMMITS = {
 
 @pytest.mark.parametrize(("in_zookeeper", "release"), COMMITS)
 def test_offset_commit_is_encoded_byte_for_byte(in_zookeeper: bool, release: str) -> None:
-    request = spoken_to_as(release).commit_offsets(
+    request = spoken_to_as(release).groups.commit_offsets(
         OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper
     )
     assert request.frame(1) == hexed(COMMITS[in_zookeeper, release])
@@ -204,7 +204,7 @@ def test_offsets_cannot_be_kept_where_the_broker_does_not_keep_any(
     release: str, in_zookeeper: bool
 ) -> None:
     with pytest.raises(SettingsError, match="no version of OFFSET_COMMIT"):
-        spoken_to_as(release).commit_offsets(
+        spoken_to_as(release).groups.commit_offsets(
             OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper
         )
 
@@ -282,7 +282,7 @@ def test_every_release_answers_the_requests_of_a_run(name: str) -> None:
         ("0.8", lambda reported: reported.log_sizes([DEMO])),
         ("0.10.2", lambda reported: reported.retention(["demo"])),
         ("2.7", lambda reported: reported.open_transactions([DEMO])),
-        ("0.8.1", lambda reported: reported.coordinator("g")),
+        ("0.8.1", lambda reported: reported.groups.coordinator("g")),
     ],
 )
 def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question: Any) -> None:

@@ -17,7 +17,7 @@ from tests.fakes.stories import settings_of
 
 
 def spoken_by(release: str) -> SupportedMembership:
-    return KafkaProtocol.of_release(release, "us", "here:9092").membership
+    return KafkaProtocol.of_release(release, "us", "here:9092").groups.membership
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
     report = json.loads(written.read_text())
     saw = report.pop("snapshot")  # what the run saw is kept in the file alone
     assert {"command": "run", **report} == result.document
-    assert saw["first"]["extents"]
+    assert saw["first"]["partitions"]
     assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == (
         "done",
         str(pipeline.conf),

@@ -31,7 +31,7 @@ import google_crc32c
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etl.kafka.request_values import EntryLayout, FetchedPartition  # noqa: E402
-from etl.model.partitions import BrokerPartition, Isolation  # noqa: E402
+from etl.model.partitions import Isolation, TopicPartition  # noqa: E402
 from etl.model.plans import OffsetRange  # noqa: E402
 from etl.reader.cursor import Cursor  # noqa: E402
 from etl.reader.fetch_options import FetchOptions
@@ -163,9 +163,9 @@ def answers(batches: list[bytes]) -> list[memoryview]:
 
 
 def ours(parts: list[memoryview], until: int, *, is_physical: bool) -> int:
-    log = BrokerPartition("clicks", 0, 0 if is_physical else None)
+    partition = TopicPartition("clicks", 0, 0 if is_physical else None)
     cursor = Cursor(
-        OffsetRange(log, 0, until),
+        OffsetRange(partition, 0, until),
         FetchOptions(
             isolation=Isolation.READ_COMMITTED,
             fetch_max_bytes=ANSWER_BYTES,
@@ -184,7 +184,7 @@ def ours(parts: list[memoryview], until: int, *, is_physical: bool) -> int:
             aborted=(),
             records=part,
             layout=EntryLayout.PHYSICAL if is_physical else EntryLayout.LOGICAL,
-            broker_id=log.broker_id,
+            broker_id=partition.broker_id,
         )
         for arrow_batch in cursor.feed(fetched):
             rows += arrow_batch.num_rows

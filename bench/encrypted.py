@@ -31,7 +31,7 @@ from kafka.protocol.consumer import FetchRequest
 
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import FetchTarget
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security
 from etl.reader.fetch import read_ranges
@@ -42,7 +42,7 @@ from tests.fakes.broker import FETCH, FakeBroker
 from tests.fakes.frames import exactly
 from tests.networks.certificates import Authority
 
-LOG = BrokerPartition("bench", 0)
+LOG = TopicPartition("bench", 0)
 OF_A_BATCH, BATCHES, VALUE_BYTES = 1000, 16, 1000
 RECORDS = OF_A_BATCH * BATCHES
 """Of one answer."""

@@ -23,17 +23,17 @@ from pyroaring import BitMap64
 
 from etl.audit.compare_rows import (
     BUCKET_OFFSETS,
-    AuditedLog,
+    AuditedPartition,
     Bucket,
     Expected,
     ObservedOffsets,
-    audit_log,
+    audit_partition,
 )
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 
 SIZE, BATCH, GAPS_MAX, BUCKETS = 20_000_000, 65_536, 1_000, 600
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 RANGE = OffsetRange(LOG, 5_000_000_000, 5_000_000_000 + SIZE)
 Offsets = NDArray[numpy.int64]
 
@@ -151,8 +151,8 @@ def audited(kind: str, form: str) -> tuple[float, str]:
     found, until = list(buckets(kind)), BUCKETS * BUCKET_OFFSETS
     begun = time.process_time()
     if form == "numpy":
-        missing = audit_log(
-            AuditedLog(LOG),
+        missing = audit_partition(
+            AuditedPartition(LOG),
             Expected(((OffsetRange(LOG, 0, until), RangeResult(rows=until)),)),
             found,
         ).missing

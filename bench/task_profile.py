@@ -28,7 +28,7 @@ from etl.io.brokers import connection
 from etl.io.brokers.cluster_requests import Cluster as Brokers
 from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import Codec, FileOptions, OffsetRange
 from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import ReadOptions, Task
@@ -85,13 +85,23 @@ def peak_mb() -> float:
 
 def tasks_of(cluster: EmbeddedCluster, workload: Workload) -> list[Task]:
     """One for each partition, from its start to its end."""
-    logs = [BrokerPartition(workload.topic, partition) for partition in range(PARTITIONS)]
+    partitions = [TopicPartition(workload.topic, partition) for partition in range(PARTITIONS)]
     host, port = cluster.bootstrap.split(":")
     with Brokers([(host, int(port))]) as brokers:
-        found = brokers.extents(logs, isolation=Isolation.READ_COMMITTED)
+        found = brokers.extents(partitions, isolation=Isolation.READ_COMMITTED)
     return [
-        Task((i,), (OffsetRange(log, 0, found.extents[log].end_offset, found.leaders[log]),))
-        for i, log in enumerate(logs)
+        Task(
+            (i,),
+            (
+                OffsetRange(
+                    topic_partition,
+                    0,
+                    found.extents[topic_partition].end_offset,
+                    found.leaders[topic_partition],
+                ),
+            ),
+        )
+        for i, topic_partition in enumerate(partitions)
     ]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from etl.model.partitions import (
     BrokerFamily,
-    BrokerPartition,
     ClusterIdentity,
     Isolation,
     PartitionOffsets,
+    TopicPartition,
 )
 from etl.model.plans import (
     BackfillPayload,
@@ -100,13 +100,17 @@ def changed(plan: Plan, **changes: Any) -> Plan:
         changes[attribute] = replace(before, **{inner: changes.pop(name)})
     if "loaded_until" in changes:
         partitions = {}
-        for log, offset in changes.pop("loaded_until").items():
-            planned = plan.partitions.get(log, PlannedPartition(offset))
-            partitions[log] = replace(planned, loaded_until=offset)
+        for partition, offset in changes.pop("loaded_until").items():
+            planned = plan.partitions.get(partition, PlannedPartition(offset))
+            partitions[partition] = replace(planned, loaded_until=offset)
         changes["partitions"] = partitions
     for name in FACTS_OF_PLANNED_PARTITIONS.keys() & changes.keys():
         partitions = dict(changes.get("partitions", plan.partitions))
-        found = {log: value for log, value in changes.pop(name).items() if log in partitions}
+        found = {
+            partition: value
+            for partition, value in changes.pop(name).items()
+            if partition in partitions
+        }
         _set(partitions, FACTS_OF_PLANNED_PARTITIONS[name], found, PlannedPartition(0))
         changes["partitions"] = partitions
     for name, fact in (("topic_ids", "id"), ("creation_ids", "creation_id")):
@@ -125,35 +129,37 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     return replace(plan, **changes)
 
 
-def log_topic_ids_of(plan: Plan) -> dict[BrokerPartition, str]:
+def log_topic_ids_of(plan: Plan) -> dict[TopicPartition, str]:
     """The topic ids of Jafka partitions that were decided under another one than the plan's."""
-    return {log: found.topic_id for log, found in plan.partitions.items() if found.topic_id}
+    return {
+        partition: found.topic_id for partition, found in plan.partitions.items() if found.topic_id
+    }
 
 
-def log_starts_of(plan: Plan) -> dict[BrokerPartition, int]:
+def log_starts_of(plan: Plan) -> dict[TopicPartition, int]:
     """The known log start offsets of a plan."""
     known = {}
-    for log, planned in plan.partitions.items():
+    for partition, planned in plan.partitions.items():
         if planned.log_start is not None:
-            known[log] = planned.log_start
+            known[partition] = planned.log_start
     return known
 
 
-def pending_starts_of(plan: Plan) -> dict[BrokerPartition, int | None]:
+def pending_starts_of(plan: Plan) -> dict[TopicPartition, int | None]:
     """The start times of partitions that are not read yet."""
-    return {log: pending.start_ms for log, pending in plan.pending.items()}
+    return {partition: pending.start_ms for partition, pending in plan.pending.items()}
 
 
-def pending_offsets_of(plan: Plan) -> dict[BrokerPartition, int]:
+def pending_offsets_of(plan: Plan) -> dict[TopicPartition, int]:
     """The start offsets of partitions that are not read yet, if known."""
     known = {}
-    for log, pending in plan.pending.items():
+    for partition, pending in plan.pending.items():
         if pending.start_offset is not None:
-            known[log] = pending.start_offset
+            known[partition] = pending.start_offset
     return known
 
 
-def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **facts: Any) -> Snapshot:
+def plain_snapshot(extents: Mapping[TopicPartition, tuple[int, int]], **facts: Any) -> Snapshot:
     """A snapshot of these readable partitions, with no other facts than `facts`."""
     found = Snapshot(
         cluster=kafka_named("c"),
@@ -163,7 +169,7 @@ def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **facts: 
         ledger=Ledger(),
         table=None,
     )
-    offsets = {log: PartitionOffsets(*extent) for log, extent in extents.items()}
+    offsets = {partition: PartitionOffsets(*extent) for partition, extent in extents.items()}
     return with_facts(found, extents=offsets, **facts)
 
 
@@ -234,17 +240,17 @@ def with_facts(snapshot: Snapshot, **facts: Any) -> Snapshot:
 
 
 def _set_available(
-    partitions: dict[BrokerPartition, PartitionSnapshot], found: Any, availability: Availability
+    partitions: dict[TopicPartition, PartitionSnapshot], found: Any, availability: Availability
 ) -> None:
     """Give these partitions, and no others, that availability; `found` may have their offsets."""
-    for log, partition in partitions.items():
-        if partition.availability is availability and log not in found:
+    for topic_partition, partition in partitions.items():
+        if partition.availability is availability and topic_partition not in found:
             gone = Availability.NOT_SELECTED
-            partitions[log] = replace(partition, availability=gone, offsets=None)
-    for log in found:
-        offsets = found[log] if isinstance(found, Mapping) else None
-        before = partitions.get(log, PartitionSnapshot())
-        partitions[log] = replace(before, availability=availability, offsets=offsets)
+            partitions[topic_partition] = replace(partition, availability=gone, offsets=None)
+    for topic_partition in found:
+        offsets = found[topic_partition] if isinstance(found, Mapping) else None
+        before = partitions.get(topic_partition, PartitionSnapshot())
+        partitions[topic_partition] = replace(before, availability=availability, offsets=offsets)
 
 
 def _set(values: dict[Any, Any], name: str, found: Mapping[Any, Any], empty: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import etl
 from etl.errors import EtlError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import FirstRun, Ledger
 from etl.report.run_history import PastRun
@@ -63,15 +63,19 @@ def loaded(
     `left`: what some logs have above that; `seen`: what else the run saw.
     """
     report, left = report or new_report(), left or {}
-    logs = [BrokerPartition(f"clicks{n % topics or ''}", n // topics) for n in range(partitions)]
+    topic_partitions = [
+        TopicPartition(f"clicks{n % topics or ''}", n // topics) for n in range(partitions)
+    ]
     snapshot = plain_snapshot(
-        {log: (0, 100 + left.get(n, 0)) for n, log in enumerate(logs)},
+        {partition: (0, 100 + left.get(n, 0)) for n, partition in enumerate(topic_partitions)},
         ledger=Ledger("u", None),
         **seen,
     )
-    ranges = tuple(OffsetRange(log, 0, 100, LEADER) for log in logs)
-    losses = (Loss(logs[0], 0, 40, LossReason.EXPIRED),) if lost else ()
-    plan = with_id(plain_plan(ranges=ranges, loaded_until=dict.fromkeys(logs, 100), lost=losses))
+    ranges = tuple(OffsetRange(partition, 0, 100, LEADER) for partition in topic_partitions)
+    losses = (Loss(topic_partitions[0], 0, 40, LossReason.EXPIRED),) if lost else ()
+    plan = with_id(
+        plain_plan(ranges=ranges, loaded_until=dict.fromkeys(topic_partitions, 100), lost=losses)
+    )
     receipts = tuple(
         RangeResult(
             rows=97, fetched_bytes=9_000, control_records=3, missing_offsets=3, gaps=((97, 100),)

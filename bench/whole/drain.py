@@ -20,7 +20,7 @@ from bench.whole.tables import Clock
 from bench.whole.workloads import PARTITIONS
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import FetchTarget
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.settings.choices import FETCH_MAX_BYTES, split_address
 
 _HEAD = struct.Struct(">qi")
@@ -43,11 +43,11 @@ def next_offset(records: memoryview, offset: int) -> int:
 def drained(bootstrap: str, topic: str, partition: int, until: int) -> int:
     """The bytes of a partition's records from its beginning on."""
     host, port = split_address(bootstrap)
-    log, offset, size = BrokerPartition(topic, partition), 0, 0
+    topic_partition, offset, size = TopicPartition(topic, partition), 0, 0
     with SimpleConsumer(host, port) as broker:
         while offset < until:
             fetched = broker.multifetch(
-                [FetchTarget(log, offset, FETCH_MAX_BYTES)], max_bytes=FETCH_MAX_BYTES
+                [FetchTarget(topic_partition, offset, FETCH_MAX_BYTES)], max_bytes=FETCH_MAX_BYTES
             ).partitions[0]
             size += len(fetched.records)
             offset = next_offset(fetched.records, offset)

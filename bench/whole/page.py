@@ -86,11 +86,11 @@ def _pieces(content: Mapping[str, Any]) -> Iterator[str]:
         codec=content["codec"],
         **content["machine"],
     )
-    logs = {
+    partitions = {
         one["workload"]: one["log_bytes"] for one in content["results"] if one["part"] == "topics"
     }
     shown: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {
-        "compared": partial(_compared, logs),
+        "compared": partial(_compared, partitions),
         **page_others.SHOWN,
     }
     for part, pieces in shown.items():
@@ -112,7 +112,7 @@ def _about(one: Result) -> str:
     )
 
 
-def _compared(logs: Mapping[str, int], results: Sequence[Result]) -> Iterator[str]:
+def _compared(partitions: Mapping[str, int], results: Sequence[Result]) -> Iterator[str]:
     yield _COMPARED
     for name in WORKLOADS:
         own = [one for one in results if one["workload"] == name and "failed" not in one]
@@ -123,8 +123,8 @@ def _compared(logs: Mapping[str, int], results: Sequence[Result]) -> Iterator[st
                 f"{own[0]['records'] * size / 1e6:,.0f} MB of values"
             )
             yield (
-                f"; the topic's segments have {logs[name] / 1e6:,.0f} MB.\n\n"
-                if name in logs
+                f"; the topic's segments have {partitions[name] / 1e6:,.0f} MB.\n\n"
+                if name in partitions
                 else ".\n\n"
             )
             yield from _workload(

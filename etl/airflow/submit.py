@@ -179,7 +179,7 @@ class EtlSubmitOperator(SparkSubmitOperator):
             process = getattr(self._hook, "_submit_sp", None)
             if process is None:
                 raise
-            self.log.error("%s", error)
+            self.partition.error("%s", error)
             exit_code: int | None = process.returncode
             return exit_code
         return 0

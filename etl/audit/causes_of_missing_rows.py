@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.audit.compare_rows import Expected, IncompleteInterval, LogFindings, is_covered
+from etl.audit.compare_rows import Expected, IncompleteInterval, PartitionFindings, is_covered
 from etl.decide.loaded_intervals import interval_of, subtract_intervals
 from etl.model.plans import Loss, RangeResult
 from etl.model.snapshot import ForeignCommit
@@ -52,7 +52,7 @@ class Gaps:
         ):
             if count:
                 parts.append(f"{count:,} {reason}")
-        is_physical = any(loss.log.is_physical for loss in self.losses)
+        is_physical = any(loss.partition.is_physical for loss in self.losses)
         unit = "bytes " if is_physical else ""
         if self.losses:
             parts.append(f"{self.let_go:,} {unit}lost ({self._describe_losses()})")
@@ -162,10 +162,10 @@ class UnprovenOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class LogProof:
+class PartitionProof:
     """The proof of one partition: its audit, offsets without rows, and missing rows by cause."""
 
-    findings: LogFindings
+    findings: PartitionFindings
     gaps: Gaps = Gaps()
     missing: Missing = Missing()
     doubt: UnprovenOffsets = UnprovenOffsets()

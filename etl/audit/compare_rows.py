@@ -42,7 +42,7 @@ from etl.decide.loaded_intervals import (
     subtract_span,
 )
 from etl.errors import LedgersDisagree
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Interval, Table
 
@@ -51,10 +51,10 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class AuditedLog:
+class AuditedPartition:
     """One incarnation of one partition: after a recreation offsets start again."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     incarnation: int = 0
 
 
@@ -102,13 +102,13 @@ class IncompleteInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class LogFindings:
+class PartitionFindings:
     """The audit of one partition.
 
     Counts are of offsets, on Jafka of messages, except `found_rows` and `double_rows`.
     """
 
-    audited: AuditedLog
+    audited: AuditedPartition
     expected_rows: int
     found_rows: int
     missing: int = 0
@@ -170,7 +170,7 @@ class Piece:
 
 
 def pieces_of(
-    log: BrokerPartition,
+    partition: TopicPartition,
     coverage: Sequence[Interval],
     ranges: Iterable[tuple[OffsetRange, RangeResult]],
 ) -> list[Piece]:
@@ -185,7 +185,7 @@ def pieces_of(
         interval = (loaded.from_offset, loaded.until_offset)
         covered.append(interval)
         rows = loaded.rows
-        if not log.is_physical and rows == loaded.until_offset - loaded.from_offset:
+        if not partition.is_physical and rows == loaded.until_offset - loaded.from_offset:
             rows = None  # all of them
         pieces.append(Piece(*interval, rows, interval, is_open=loaded.rows is None))
     for applied, receipt in ranges:
@@ -197,7 +197,7 @@ def pieces_of(
         if after.from_offset < before.until_offset:
             raise LedgersDisagree(
                 "Two applied plans have the same offsets",
-                **log.place,
+                **partition.place,
                 offset=after.from_offset,
                 action="Check the plans of this pipeline in ZooKeeper, "
                 "and whether the table has rows of these offsets twice",
@@ -216,7 +216,7 @@ def together(one: Expected, other: Expected) -> Expected:
     )
 
 
-def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
+def without_reloaded(expected: Expected, audited: AuditedPartition) -> Expected:
     """Return the expected rows without `elsewhere` ranges that were loaded again.
 
     The rest of such a range is missing as before. If its rows are not known one by one, it may have
@@ -249,7 +249,7 @@ def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
     interval = applied.from_offset, applied.until_offset
     if receipt.rows is None:
         return [Piece(*interval, None, interval, is_open=True)]
-    if applied.log.is_physical:
+    if applied.partition.is_physical:
         return [Piece(*interval, receipt.rows, interval)]
     outside_gaps = applied.size
     pieces = []
@@ -306,7 +306,7 @@ def short_of(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
 
 
 def unproven_of(
-    log: BrokerPartition, expected: Expected, pieces: Iterable[Piece]
+    partition: TopicPartition, expected: Expected, pieces: Iterable[Piece]
 ) -> tuple[IncompleteInterval, ...]:
     """Return intervals with offsets without rows, if it is unknown whether they should have one.
 
@@ -324,7 +324,7 @@ def unproven_of(
     for piece in pieces:
         if piece.is_open:
             without_row = piece.until_offset - piece.from_offset
-            if not log.is_physical:
+            if not partition.is_physical:
                 without_row -= piece.found
             unproven[piece.interval] = without_row
     incomplete = []
@@ -378,8 +378,8 @@ class _CountedOffsets:
 
 
 def audit(
-    expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[AuditedLog, Bucket]]
-) -> Iterator[LogFindings]:
+    expected: Mapping[AuditedPartition, Expected], found: Iterable[tuple[AuditedPartition, Bucket]]
+) -> Iterator[PartitionFindings]:
     """Yield the findings of each partition.
 
     `found` has each partition's buckets together and ascending; partitions in any order. Expected
@@ -388,17 +388,19 @@ def audit(
     unseen = dict(expected)
     for audited, pairs in groupby(found, key=lambda pair: pair[0]):
         buckets = (bucket for _, bucket in pairs)
-        yield audit_log(audited, unseen.pop(audited, Expected()), buckets)
+        yield audit_partition(audited, unseen.pop(audited, Expected()), buckets)
     for audited, rest in sorted(unseen.items(), key=lambda item: item[0]):
-        yield audit_log(audited, rest, ())
+        yield audit_partition(audited, rest, ())
 
 
-def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]) -> LogFindings:
+def audit_partition(
+    audited: AuditedPartition, expected: Expected, buckets: Iterable[Bucket]
+) -> PartitionFindings:
     """Return the findings of one partition.
 
     `buckets` are ascending; the offsets of an absent bucket have no row.
     """
-    pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
+    pieces = pieces_of(audited.partition, expected.coverage, expected.ranges)
     missing = _CountedOffsets()
     unexpected = _CountedOffsets()
     found_rows = 0
@@ -424,7 +426,7 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     _add_absent(pieces, first, compared_until, None, missing)
     unequal = unequal_of(pieces)
     short = short_of(pieces)
-    return LogFindings(
+    return PartitionFindings(
         audited,
         expected_rows=sum(map(rows_of, pieces)),
         found_rows=found_rows,
@@ -437,7 +439,7 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
         unequal=unequal,
         short=short,
         given_up_rows=given_up_rows,
-        unproven=unproven_of(audited.log, expected, pieces),
+        unproven=unproven_of(audited.partition, expected, pieces),
     )
 
 
@@ -536,14 +538,14 @@ class EntryInterval:
     """The first entry with a duplicate message."""
 
 
-def edges_of(audited: AuditedLog, expected: Expected) -> tuple[int, ...]:
+def edges_of(audited: AuditedPartition, expected: Expected) -> tuple[int, ...]:
     """Return the starts and ends of the expected pieces of a partition, ascending.
 
     Entries between two edges are of one piece, or of none. Raises LedgersDisagree if the ledger
     contradicts itself.
     """
     edges = set()
-    for piece in pieces_of(audited.log, expected.coverage, expected.ranges):
+    for piece in pieces_of(audited.partition, expected.coverage, expected.ranges):
         edges |= {piece.from_offset, piece.until_offset}
     for interval in expected.given_up:
         edges |= {interval.from_offset, interval.until_offset}
@@ -551,9 +553,9 @@ def edges_of(audited: AuditedLog, expected: Expected) -> tuple[int, ...]:
 
 
 def audit_entries(
-    expected: Mapping[AuditedLog, Expected],
-    found: Iterable[tuple[AuditedLog, EntryInterval]],
-) -> Iterator[LogFindings]:
+    expected: Mapping[AuditedPartition, Expected],
+    found: Iterable[tuple[AuditedPartition, EntryInterval]],
+) -> Iterator[PartitionFindings]:
     """Yield the findings of each partition of Jafka.
 
     `found` has each partition's intervals together and ascending; partitions in any order. Expected
@@ -562,16 +564,16 @@ def audit_entries(
     unseen = dict(expected)
     for audited, pairs in groupby(found, key=lambda pair: pair[0]):
         intervals = [interval for _, interval in pairs]
-        yield audit_log_of_entries(audited, unseen.pop(audited, Expected()), intervals)
+        yield audit_jafka_partition(audited, unseen.pop(audited, Expected()), intervals)
     for audited, rest in sorted(unseen.items(), key=lambda item: item[0]):
-        yield audit_log_of_entries(audited, rest, ())
+        yield audit_jafka_partition(audited, rest, ())
 
 
-def audit_log_of_entries(
-    audited: AuditedLog, expected: Expected, intervals: Sequence[EntryInterval]
-) -> LogFindings:
+def audit_jafka_partition(
+    audited: AuditedPartition, expected: Expected, intervals: Sequence[EntryInterval]
+) -> PartitionFindings:
     """Return the findings of one partition of Jafka."""
-    pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
+    pieces = pieces_of(audited.partition, expected.coverage, expected.ranges)
     edges = edges_of(audited, expected)
     starts = [piece.from_offset for piece in pieces]
     inside: list[tuple[Piece, EntryInterval]] = []
@@ -615,7 +617,7 @@ def audit_log_of_entries(
         unexpected_messages += interval.messages
         unexpected_first.append(interval.first)
     double_places = [interval.first_double for interval in intervals]
-    return LogFindings(
+    return PartitionFindings(
         audited,
         expected_rows=sum(map(rows_of, pieces)),
         found_rows=found_rows,
@@ -628,7 +630,7 @@ def audit_log_of_entries(
         unequal=unequal,
         short=short,
         given_up_rows=given_up_rows,
-        unproven=unproven_of(audited.log, expected, pieces),
+        unproven=unproven_of(audited.partition, expected, pieces),
         entries_with_holes=holes,
         entries_with_holes_first=_first(holes_first),
     )
@@ -792,8 +794,8 @@ Parts = list[tuple[int, int]]
 
 
 def rows_before_of(
-    newest: Plan | None, table: Table, expected: Mapping[AuditedLog, Expected]
-) -> dict[AuditedLog, Parts]:
+    newest: Plan | None, table: Table, expected: Mapping[AuditedPartition, Expected]
+) -> dict[AuditedPartition, Parts]:
     """Return offsets [from, until) with rows from before plan 1, by partition.
 
     Offsets that were loaded since are left out.
@@ -803,9 +805,9 @@ def rows_before_of(
     before = newest.table.rows_before
     if before.table_id != table.id:
         return {}
-    found: dict[AuditedLog, Parts] = {}
+    found: dict[AuditedPartition, Parts] = {}
     for held in before.held:
-        audited = AuditedLog(held.log, held.incarnation)
+        audited = AuditedPartition(held.partition, held.incarnation)
         known = expected.get(audited, Expected())
         loaded = []
         for offset_range, _ in known.ranges:
@@ -819,8 +821,8 @@ def rows_before_of(
 
 
 def more_than_before(
-    newest: Plan | None, counted: Mapping[AuditedLog, int]
-) -> tuple[tuple[AuditedLog, int], ...]:
+    newest: Plan | None, counted: Mapping[AuditedPartition, int]
+) -> tuple[tuple[AuditedPartition, int], ...]:
     """Return partitions with more rows from before plan 1 than the plan has, and the difference.
 
     Other writers wrote them since.
@@ -828,7 +830,7 @@ def more_than_before(
     known = {}
     if newest and newest.table.rows_before:
         for held in newest.table.rows_before.held:
-            known[AuditedLog(held.log, held.incarnation)] = held.rows
+            known[AuditedPartition(held.partition, held.incarnation)] = held.rows
     more = []
     for audited, rows in sorted(counted.items()):
         surplus = rows - known[audited]

@@ -53,7 +53,7 @@ class Lines:
         """Print a note before the first record."""
         extent = peek.extent
         self._note(
-            f"{peek.log} has offsets {extent.log_start_offset} to {extent.end_offset}; "
+            f"{peek.partition} has offsets {extent.log_start_offset} to {extent.end_offset}; "
             f"from {peek.from_offset}:"
         )
 
@@ -83,7 +83,9 @@ class Document:
     def begin(self, peek: PeekedPartition) -> None:
         """Print the beginning of the document."""
         extent = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
-        head = json.dumps({**document_head(), **peek.log.place, **extent, "from": peek.from_offset})
+        head = json.dumps(
+            {**document_head(), **peek.partition.place, **extent, "from": peek.from_offset}
+        )
         print(f'{head[:-1]}, "records": [')
 
     def show(self, record: DecodedRecord) -> None:
@@ -111,7 +113,9 @@ class TailLines:
 
     def show(self, record: StreamRecord) -> None:
         """Print one record."""
-        print(record.topic, record.log.key, *fields_of(record, self._decoding), sep="\t")
+        print(
+            record.topic, record.topic_partition.key, *fields_of(record, self._decoding), sep="\t"
+        )
 
     def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
         """Print a note after the last record."""
@@ -137,7 +141,7 @@ class TailDocument:
 
     def show(self, record: StreamRecord) -> None:
         """Print one record."""
-        document = {**record.log.place, **document_of(record, self._decoding)}
+        document = {**record.topic_partition.place, **document_of(record, self._decoding)}
         _print_element(document, is_first=self._shown == 0)
         self._shown += 1
 

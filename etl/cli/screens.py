@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from etl.commands.doctor_machine import Verdict
-from etl.model.partitions import BrokerPartition, render_log
+from etl.model.partitions import TopicPartition, render_partition
 from etl.report.describe import counted, describe_by_topic
 from etl.report.run_progress import Verb, size_in_words, time_in_words
 
@@ -82,13 +82,13 @@ def show_sentence(sentence: str) -> None:
 def key_of_row(row: Mapping[str, Any]) -> int | str:
     """Return the partition of a row of a document: a number, or `1-3` of Jafka."""
     if "broker_id" in row:
-        return log_of_row(row).key
+        return partition_of_row(row).key
     return int(row["partition"])
 
 
-def log_of_row(row: Mapping[str, Any]) -> BrokerPartition:
+def partition_of_row(row: Mapping[str, Any]) -> TopicPartition:
     """Return the partition of a row of a document."""
-    return BrokerPartition(row["topic"], row["partition"], row.get("broker_id"))
+    return TopicPartition(row["topic"], row["partition"], row.get("broker_id"))
 
 
 def _identifier(number: int | None) -> str | None:
@@ -318,26 +318,32 @@ def _wrapped(text: str, indent: int) -> list[str]:
 
 def show_proof(proof: Proof) -> None:
     """Print the result of `etl verify`."""
-    logs = proof.as_json()["logs"]
+    partitions = proof.as_json()["logs"]
     rows = []
-    for log in logs:
+    for topic_partition in partitions:
         row = (
-            log["topic"],
-            key_of_row(log),
-            log["expected_rows"],
-            log["found_rows"],
-            log["missing"],
-            log["double_rows"],
-            log["unexpected"],
+            topic_partition["topic"],
+            key_of_row(topic_partition),
+            topic_partition["expected_rows"],
+            topic_partition["found_rows"],
+            topic_partition["missing"],
+            topic_partition["double_rows"],
+            topic_partition["unexpected"],
         )
         rows.append(row)
     names = ("topic", "partition", "expected", "in the table", "missing", "double", "unexpected")
     table(names, rows)
 
-    explained = [log for log in logs if log["without_row"]["message"]]
-    for log in explained[:ROWS_SHOWN]:
-        partition = f"{log['topic']} {key_of_row(log)}"
-        screen.print(f"Offsets without a row in {partition}: {log['without_row']['message']}")
+    explained = [
+        topic_partition
+        for topic_partition in partitions
+        if topic_partition["without_row"]["message"]
+    ]
+    for topic_partition in explained[:ROWS_SHOWN]:
+        partition = f"{topic_partition['topic']} {key_of_row(topic_partition)}"
+        screen.print(
+            f"Offsets without a row in {partition}: {topic_partition['without_row']['message']}"
+        )
     for note in proof.notes:
         screen.print(note)
     for sentence in proof.allowed[:ROWS_SHOWN]:
@@ -369,19 +375,19 @@ def show_intervals(found: TableGaps) -> None:
 def _gap_row(gap: Any) -> tuple[Any, ...]:
     start = gap.interval.start.isoformat()
     end = gap.interval.end.isoformat()
-    return (start, end, len(gap.logs), gap.missing, gap.gone)
+    return (start, end, len(gap.partitions), gap.missing, gap.gone)
 
 
 def show_lag(lags: Lags) -> None:
     """Print the lag, a line per partition, then totals, then what is unknown."""
-    is_physical = any(partition.log.is_physical for partition in lags.logs)
+    is_physical = any(partition.partition.is_physical for partition in lags.partitions)
     rows = []
-    for partition in lags.logs:
-        key: int | str = partition.log.partition
+    for partition in lags.partitions:
+        key: int | str = partition.partition.partition
         if is_physical:
-            key = partition.log.key
+            key = partition.partition.key
         row = (
-            partition.log.topic,
+            partition.partition.topic,
             key,
             partition.position,
             partition.extent["log_end"],
@@ -503,24 +509,24 @@ def _request_of_plan(document: Mapping[str, Any]) -> str:
 
 def _partition_of(row: Mapping[str, Any]) -> str:
     """Return the partition of a row of a document as commands name it: `clicks:3`."""
-    return render_log(log_of_row(row))
+    return render_partition(partition_of_row(row))
 
 
 def _show_partitions_of_plan(document: Mapping[str, Any]) -> None:
     """Print a line for each range, and for each partition without one."""
-    loaded_until = {log_of_row(row): row["loaded_until"] for row in document["partitions"]}
+    loaded_until = {partition_of_row(row): row["loaded_until"] for row in document["partitions"]}
     rows = list(document["ranges"])  # of a replay or a backfill several of one partition
-    planned = {log_of_row(row) for row in rows}
-    rows += [row for row in document["partitions"] if log_of_row(row) not in planned]
+    planned = {partition_of_row(row) for row in rows}
+    rows += [row for row in document["partitions"] if partition_of_row(row) not in planned]
     lines = []
-    for row in sorted(rows, key=lambda row: (log_of_row(row), row.get("from", 0))):
-        log = log_of_row(row)
+    for row in sorted(rows, key=lambda row: (partition_of_row(row), row.get("from", 0))):
+        partition = partition_of_row(row)
         line = (
-            render_log(log),
+            render_partition(partition),
             row.get("from"),
             row.get("until"),
             row.get("rows"),
-            loaded_until.get(log),
+            loaded_until.get(partition),
             row.get("fetched_bytes"),
             row.get("missing_offsets"),
         )
@@ -590,7 +596,7 @@ def show_offsets(documents: Sequence[Mapping[str, Any]]) -> None:
         pause = partition["paused"]
         if pause:
             sentence = f"paused since {pause['since_at']} by {pause['by']}: {pause['reason']}"
-            paused[log_of_row(partition)] = sentence
+            paused[partition_of_row(partition)] = sentence
     lag = "lag in bytes" if has_brokers else "lag"
     names = ("topic", "partition", "log start", "log end", "committed", "loaded until", lag)
     table(names, rows)
@@ -617,7 +623,7 @@ def show_offsets_diff(document: Mapping[str, Any]) -> None:
     meanings = {}
     for row in rows:
         if row["next_run"]:
-            meanings[log_of_row(row)] = f"{row['means']}; the next run {row['next_run']}"
+            meanings[partition_of_row(row)] = f"{row['means']}; the next run {row['next_run']}"
     show_sentences(describe_by_topic(meanings))
     stops = document["stops"]
     if stops and stops["retriable"]:  # any other error is the command's own

@@ -117,9 +117,9 @@ class BackfillPreview:
         """Return the number of bytes to fetch, by the record sizes that brokers report."""
         sizes = self.beginning.snapshot.bytes_per_offset
         costs = []
-        for log, intervals in self.backfill.intervals.items():
+        for partition, intervals in self.backfill.intervals.items():
             for start, until in intervals:
-                costs.append((until - start) * cost_of(log, sizes))
+                costs.append((until - start) * cost_of(partition, sizes))
         return round(sum(costs))
 
     @property
@@ -138,7 +138,7 @@ class BackfillPreview:
         requested = self.backfill
         if not requested.intervals:
             return describe_nothing_missing(requested.name)
-        unit = next(log.unit for log in requested.intervals)
+        unit = next(partition.unit for partition in requested.intervals)
         partitions = counted(len(requested.intervals), "partition")
         return (
             f"Backfill {requested.name} loads {counted(requested.offsets, unit)} of {partitions} "
@@ -159,9 +159,9 @@ class BackfillPreview:
         """Return the document of a dry run."""
         requested = self.backfill
         loads = []
-        for log, intervals in sorted(requested.intervals.items()):
+        for partition, intervals in sorted(requested.intervals.items()):
             for start, until in intervals:
-                loads.append({**log.place, "from": start, "until": until})
+                loads.append({**partition.place, "from": start, "until": until})
         return {
             "message": self.summary,
             "notes": list(self.notes),
@@ -373,17 +373,17 @@ class _Seen:
 def _intervals_json(requested: Backfill, left: Intervals) -> list[dict[str, Any]]:
     """Return the requested intervals with the number of offsets that are left of each."""
     intervals = []
-    for log, of_log in sorted(requested.intervals.items()):
-        for start, until in of_log:
+    for partition, of_partition in sorted(requested.intervals.items()):
+        for start, until in of_partition:
             offsets_left = 0
-            for left_start, left_until in left.get(log, ()):
+            for left_start, left_until in left.get(partition, ()):
                 offsets_left += max(0, min(until, left_until) - max(start, left_start))
             intervals.append(
                 {
-                    **log.place,
+                    **partition.place,
                     "from": start,
                     "until": until,
-                    "incarnation": requested.incarnation_of(log),
+                    "incarnation": requested.incarnation_of(partition),
                     "left": offsets_left,
                 }
             )

@@ -187,7 +187,7 @@ def _missing_topic_ids(name: str, snapshot: Snapshot) -> Iterator[Line]:
 
     Partitions of Jafka need no topic id: they have fingerprints.
     """
-    read = {log.topic for log in snapshot.readable if not log.is_physical}
+    read = {partition.topic for partition in snapshot.readable if not partition.is_physical}
     topics = sorted(read - snapshot.topic_ids.keys())
     if not topics:
         return

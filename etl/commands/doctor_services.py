@@ -28,7 +28,7 @@ from etl.decide.reconcile import (
     reject_retired,
     reject_shared_topics,
 )
-from etl.decide.set_offsets import paused_logs
+from etl.decide.set_offsets import pauses_of_partitions
 from etl.errors import (
     BrokerUnreachable,
     EtlError,
@@ -58,7 +58,7 @@ from etl.io.zookeeper.permissions import (
 from etl.io.zookeeper.session_requests import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import znode_paths
 from etl.ledger.znode_paths import PipelinePaths
-from etl.model.partitions import Broker, BrokerPartition, KafkaGroup, Membership, uncounted
+from etl.model.partitions import Broker, KafkaGroup, Membership, TopicPartition, uncounted
 from etl.model.plans import Plan
 from etl.model.security import EVERYBODY, Acl
 from etl.model.snapshot import Ledger
@@ -391,7 +391,7 @@ def _newest_plan(findings: Findings) -> Plan | None:
     return None
 
 
-def _partitions_with_offsets(findings: Findings) -> set[BrokerPartition]:
+def _partitions_with_offsets(findings: Findings) -> set[TopicPartition]:
     """Return the Jafka partitions with committed offsets; empty for Kafka.
 
     They are the only source for partitions of an unavailable broker.
@@ -399,7 +399,7 @@ def _partitions_with_offsets(findings: Findings) -> set[BrokerPartition]:
     source = findings.settings.source
     if not source.is_physical:
         return set()
-    return _consumer_group(findings).logs_with_offsets(source.topic_filter.admits)
+    return _consumer_group(findings).partitions_with_offsets(source.topic_filter.admits)
 
 
 def each_broker(name: str, findings: Findings) -> Iterator[Line]:
@@ -472,7 +472,7 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
             "A run leaves the partitions for a later run",
         )
     pauses = Discovery(settings, findings.zookeeper).pauses()
-    paused = paused_logs(metadata.leaderless, pauses).keys()
+    paused = pauses_of_partitions(metadata.leaderless, pauses).keys()
     leaderless = sorted(metadata.leaderless - missing - paused)
     if leaderless:
         yield _leaderless_line(name, leaderless, findings)
@@ -526,10 +526,12 @@ def _unknown_cleanup(name: str, findings: Findings) -> Iterator[Line]:
     )
 
 
-def _leaderless_line(name: str, leaderless: list[BrokerPartition], findings: Findings) -> Line:
+def _leaderless_line(name: str, leaderless: list[TopicPartition], findings: Findings) -> Line:
     source = findings.settings.source
     if source.is_physical:
-        broker_ids = {log.broker_id for log in leaderless if log.broker_id is not None}
+        broker_ids = {
+            partition.broker_id for partition in leaderless if partition.broker_id is not None
+        }
         return advice(
             name,
             f"{len(leaderless)} partitions are on unavailable brokers "
@@ -538,7 +540,7 @@ def _leaderless_line(name: str, leaderless: list[BrokerPartition], findings: Fin
             "Check these brokers. A run leaves the partitions for a later run",
         )
     replicas = _describe_replicas(leaderless, findings)
-    described = [f"{log}{replicas[log]}" for log in leaderless]
+    described = [f"{partition}{replicas[partition]}" for partition in leaderless]
     named = first_names(described)
     message = f"{len(leaderless)} partitions have no leader: {named}"
     action = "Check the brokers that host their replicas"
@@ -549,8 +551,8 @@ def _leaderless_line(name: str, leaderless: list[BrokerPartition], findings: Fin
 
 
 def _describe_replicas(
-    leaderless: list[BrokerPartition], findings: Findings
-) -> dict[BrokerPartition, str]:
+    leaderless: list[TopicPartition], findings: Findings
+) -> dict[TopicPartition, str]:
     """Describe where ZooKeeper has the replicas of the first partitions; empty for the others."""
     described = dict.fromkeys(leaderless, "")
     if findings.settings.source.bootstrap_servers:
@@ -558,13 +560,13 @@ def _describe_replicas(
     shown = leaderless[:_NAMES_SHOWN]
     replicas = read_replicas(findings.zookeeper, shown)
     states = read_partition_states(findings.zookeeper, shown)
-    for log in shown:
-        if log not in replicas:
+    for partition in shown:
+        if partition not in replicas:
             continue
         in_sync = ""
-        if log in states:
-            in_sync = f", last in sync: {_ids(states[log].in_sync)}"
-        described[log] = f" (replicas on brokers {_ids(replicas[log])}{in_sync})"
+        if partition in states:
+            in_sync = f", last in sync: {_ids(states[partition].in_sync)}"
+        described[partition] = f" (replicas on brokers {_ids(replicas[partition])}{in_sync})"
     return described
 
 
@@ -624,12 +626,12 @@ def _other_consumers(name: str, findings: Findings, names: set[str]) -> Iterator
         yield ok(name, f"{settings.group.id}: a run shares the partitions with {partners}")
         return
 
-    logs = []
+    partitions = []
     for topic in findings.metadata.topics.values():
-        logs += [partition.log for partition in topic.partitions]
+        partitions += [partition.partition for partition in topic.partitions]
     live = (*in_zookeeper, *in_kafka)
     owners = foreign_owners(
-        {**members_as_owners(kafka_group, logs), **zookeeper_group.owners(names)}, settings
+        {**members_as_owners(kafka_group, partitions), **zookeeper_group.owners(names)}, settings
     )
     if live:
         yield _live_consumers_line(name, live, settings.group.on_active_members)
@@ -650,9 +652,9 @@ def _live_consumers_line(name: str, live: tuple[str, ...], policy: OnActiveMembe
     return failed(name, Owned(message, action=_STOP_THEM))
 
 
-def _owners_line(name: str, owners: Mapping[BrokerPartition, str], policy: OnOwned) -> Line:
-    log, owner = min(owners.items())
-    message = f"{len(owners)} partitions are owned, {log} by {owner}"
+def _owners_line(name: str, owners: Mapping[TopicPartition, str], policy: OnOwned) -> Line:
+    partition, owner = min(owners.items())
+    message = f"{len(owners)} partitions are owned, {partition} by {owner}"
     if policy is OnOwned.FAIL:
         return failed(name, Owned(message, action=_STOP_THEM))
     action = "No action is needed: a run leaves these partitions to their owners"

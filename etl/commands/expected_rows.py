@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.audit.compare_rows import (
-    AuditedLog,
+    AuditedPartition,
     Expected,
     replaced_expected,
     without_reloaded,
@@ -117,7 +117,7 @@ def loaded_plans(
 
 def _expected_of_pruned(
     coverage: LoadedIntervals, table: Table, led: Ancestry
-) -> dict[AuditedLog, Expected]:
+) -> dict[AuditedPartition, Expected]:
     """Return the intervals of pruned plans.
 
     Their rows are required only if all of these plans led to this table.
@@ -126,18 +126,18 @@ def _expected_of_pruned(
     if held_through is None:
         held_through = coverage.through
     is_required = coverage.table_id in (None, table.id) and held_through <= led.before
-    expected: dict[AuditedLog, Expected] = {}
-    for log, intervals in coverage.intervals.items():
+    expected: dict[AuditedPartition, Expected] = {}
+    for partition, intervals in coverage.intervals.items():
         for interval in intervals:
-            audited = AuditedLog(log, interval.incarnation)
+            audited = AuditedPartition(partition, interval.incarnation)
             known = expected.get(audited, Expected())
             if is_required:
                 expected[audited] = replace(known, coverage=(*known.coverage, interval))
             else:
                 expected[audited] = replace(known, given_up=(*known.given_up, interval))
-    for log, intervals in coverage.given_up.items():
+    for partition, intervals in coverage.given_up.items():
         for interval in intervals:
-            audited = AuditedLog(log, interval.incarnation)
+            audited = AuditedPartition(partition, interval.incarnation)
             known = expected.get(audited, Expected())
             expected[audited] = replace(known, given_up=(*known.given_up, interval))
     return expected
@@ -149,7 +149,7 @@ def expected_rows(
     table: Table,
     loaded: Sequence[Loaded],
     led: Ancestry,
-) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
+) -> tuple[dict[AuditedPartition, Expected], dict[AuditedPartition, set[Loss]], tuple[str, ...]]:
     """Return the rows that the table should hold, the losses, and notes for people."""
     from etl.io.delta.losses import read_losses, recorded
 
@@ -191,13 +191,13 @@ def expected_rows(
         vanished += plan.losses.stale_rows
         _add_plan(expected, one, is_counted=not ledgers.coverage.removals)
     for hole in merged_holes(read_by_others):
-        audited = AuditedLog(hole.log, hole.incarnation)
+        audited = AuditedPartition(hole.partition, hole.incarnation)
         known = expected.get(audited, Expected())
         interval = (hole.from_offset, hole.until_offset)
         expected[audited] = replace(known, read_by_others=(*known.read_by_others, interval))
-    losses: dict[AuditedLog, set[Loss]] = {}
+    losses: dict[AuditedPartition, set[Loss]] = {}
     for loss in all_losses:
-        audited = AuditedLog(loss.log, loss.incarnation)
+        audited = AuditedPartition(loss.partition, loss.incarnation)
         known = expected.setdefault(audited, Expected())
         losses.setdefault(audited, set()).update(still_lost(loss, known))
     notes += describe_stale_rows(vanished)
@@ -221,17 +221,17 @@ def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
     return left
 
 
-def _add_plan(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bool) -> None:
+def _add_plan(expected: dict[AuditedPartition, Expected], one: Loaded, *, is_counted: bool) -> None:
     """Add the plan's ranges to the expected rows.
 
     Rows of a replay replace those of earlier plans, unless the replay was given up itself.
     """
-    pairs_of: dict[AuditedLog, list[tuple[OffsetRange, RangeResult]]] = {}
+    pairs_of: dict[AuditedPartition, list[tuple[OffsetRange, RangeResult]]] = {}
     for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
         pairs_of.setdefault(incarnation_of_range(one.plan, r), []).append((r, receipt))
     spans = {}
     for span in spans_of(one.plan, is_counted=is_counted):
-        spans[AuditedLog(span.log, span.incarnation)] = span
+        spans[AuditedPartition(span.partition, span.incarnation)] = span
     for audited, pairs in pairs_of.items():
         known = expected.get(audited, Expected())
         if one.is_given_up:
@@ -242,9 +242,9 @@ def _add_plan(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: 
             expected[audited] = replace(known, applied=(*known.applied, *pairs))
 
 
-def incarnation_of_range(plan: Plan, r: OffsetRange) -> AuditedLog:
+def incarnation_of_range(plan: Plan, r: OffsetRange) -> AuditedPartition:
     """Return the incarnation of the partition that the range reads."""
-    return AuditedLog(r.log, plan.incarnations.get(r.log, 0))
+    return AuditedPartition(r.partition, plan.incarnations.get(r.partition, 0))
 
 
 def _with_transform(plan: Plan, applied: CommitResult, settings: Settings) -> CommitResult:
@@ -271,8 +271,8 @@ class ExpectedOfAll:
     """The rows that the pipeline should have loaded."""
 
     loaded: tuple[Loaded, ...]
-    rows: dict[AuditedLog, Expected]
-    losses: dict[AuditedLog, set[Loss]]
+    rows: dict[AuditedPartition, Expected]
+    losses: dict[AuditedPartition, set[Loss]]
     """Losses, without offsets that were loaded later."""
     notes: tuple[str, ...]
 
@@ -291,10 +291,10 @@ def expected_of_all(
 
 
 def _never_loaded(
-    losses: Mapping[AuditedLog, set[Loss]], rows: Mapping[AuditedLog, Expected]
-) -> dict[AuditedLog, set[Loss]]:
+    losses: Mapping[AuditedPartition, set[Loss]], rows: Mapping[AuditedPartition, Expected]
+) -> dict[AuditedPartition, set[Loss]]:
     """Return the losses without offsets that the pipeline loaded later."""
-    left: dict[AuditedLog, set[Loss]] = {}
+    left: dict[AuditedPartition, set[Loss]] = {}
     for audited, lost in losses.items():
         parts = left.setdefault(audited, set())
         for loss in lost:

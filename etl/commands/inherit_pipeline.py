@@ -56,7 +56,7 @@ from etl.io.zookeeper.ledger_side_documents import (
     write_pauses,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,
@@ -128,7 +128,7 @@ def _inherit(
     services = session.services
     is_itself = _is_this_pipeline(other.app_id, settings)
     if other_ledger:
-        committed: Mapping[BrokerPartition, Committed] = {}
+        committed: Mapping[TopicPartition, Committed] = {}
         if _is_of_group(other, settings):
             committed = snapshot.committed
         reject_unfinished_predecessor(other, other_ledger.read_ledger().newest, committed)
@@ -155,7 +155,7 @@ def _inherit(
     is_of_other_era = is_of_another_era(snapshot.ledger, snapshot.table)
 
     readable = _leave_to_other_members(other_ledger, other, snapshot, settings)
-    rows: Mapping[BrokerPartition, tuple[int, int]] = {}
+    rows: Mapping[TopicPartition, tuple[int, int]] = {}
     if not other.plan:
         rows = _rows_until(services)
     predecessor = predecessor_of(other, rows, readable, settings)
@@ -179,11 +179,11 @@ def _inherit(
     to_retire = other_ledger
     if topics_left:
         to_retire = None
-    known: Collection[BrokerPartition] = set()
+    known: Collection[TopicPartition] = set()
     if state and not isinstance(state, FirstRun):
         known = plan_of(state).loaded_until.keys()
     if not session.is_dry_run:
-        topics = {log.topic for log in predecessor.positions}
+        topics = {partition.topic for partition in predecessor.positions}
         _take_in_pauses(services.ledger, other_ledger, topics)
         _retire(services, to_retire, snapshot, reason)
         take_in(
@@ -201,9 +201,9 @@ def _inherit(
 
     given_up = {}
     if is_of_other_era:
-        for log, offset in plan.loaded_until.items():
-            if offset > predecessor.positions.get(log, 0):
-                given_up[log] = offset
+        for partition, offset in plan.loaded_until.items():
+            if offset > predecessor.positions.get(partition, 0):
+                given_up[partition] = offset
     sentences = _describe(plan, predecessor, topics_left, given_up)
     return _result(sentences, plan, other.app_id, is_retired=bool(to_retire))
 
@@ -446,7 +446,7 @@ def _leave_to_other_members(
     return as_left_to_others(snapshot, other.plan, settings)
 
 
-def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]]:
+def _rows_until(services: LiveServices) -> Mapping[TopicPartition, tuple[int, int]]:
     """Return the end of the table's rows per partition, as incarnation and offset.
 
     Raises NeedsDecision for Jafka: the offset after a row's message is unknown.
@@ -478,10 +478,12 @@ def _reject_unloaded_gap(
     other = predecessor.other
     if other.plan is None:
         return
-    own: Mapping[BrokerPartition, int] = {}
+    own: Mapping[TopicPartition, int] = {}
     if not isinstance(state, FirstRun):
         own = plan_of(state).loaded_until
-    if all(own.get(log, offset) == offset for log, offset in predecessor.positions.items()):
+    if all(
+        own.get(partition, offset) == offset for partition, offset in predecessor.positions.items()
+    ):
         return
     path = services.settings.table.path
     own_intervals = read_all_loaded_intervals(services.ledger)
@@ -493,13 +495,13 @@ def _reject_unloaded_gap(
 
 def _merge_loaded(intervals: LoadedIntervals, in_table_log: Loaded) -> Loaded:
     """Return the intervals of the ledger and of the table's log together."""
-    merged_by_log = {log: list(known) for log, known in in_table_log.items()}
-    for by_log in (intervals.intervals, intervals.given_up):
-        for log, of_log in by_log.items():
-            known = merged_by_log.setdefault(log, [])
-            for interval in of_log:
+    merged_by_partition = {partition: list(known) for partition, known in in_table_log.items()}
+    for by_partition in (intervals.intervals, intervals.given_up):
+        for partition, of_partition in by_partition.items():
+            known = merged_by_partition.setdefault(partition, [])
+            for interval in of_partition:
                 known.append((interval.incarnation, interval.from_offset, interval.until_offset))
-    return merged_by_log
+    return merged_by_partition
 
 
 # -- the output
@@ -509,7 +511,7 @@ def _describe(
     plan: Plan,
     predecessor: PredecessorState,
     topics_left: Sequence[str],
-    given_up: Mapping[BrokerPartition, int],
+    given_up: Mapping[TopicPartition, int],
 ) -> list[str]:
     """Describe the stored plan.
 
@@ -527,13 +529,13 @@ def _describe(
             "Remove the other topics from its conf"
         )
     if given_up:
-        log = min(given_up)
+        partition = min(given_up)
         more = ""
         if len(given_up) > 1:
             more = f" (and {len(given_up) - 1:,} more)"
         sentences.append(
             "What the plans of this ledger loaded elsewhere is not loaded into this table: "
-            f"{log} continues at offset {given_up[log]}{more}"
+            f"{partition} continues at offset {given_up[partition]}{more}"
         )
     return sentences
 

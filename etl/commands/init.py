@@ -407,7 +407,7 @@ def observe_servers(request: InitRequest) -> InitFindings:
             for name, topic in sorted(selected.topics.items()):
                 partitions[name] = len(topic.partitions)
             offsets = _count_offsets(cluster, settings, selected)
-            committed = len(group.logs_with_offsets(source.topic_filter.admits))
+            committed = len(group.partitions_with_offsets(source.topic_filter.admits))
             newest_plan = None
             if ledger.newest:
                 newest_plan = ledger.newest.number
@@ -512,11 +512,14 @@ def _describe_topics(existing: Sequence[str]) -> str:
 
 
 def _count_offsets(cluster: Cluster, settings: Settings, selected: ClusterMetadata) -> int:
-    logs = []
+    partitions = []
     for topic in selected.topics.values():
-        logs += [partition.log for partition in topic.partitions]
+        partitions += [partition.partition for partition in topic.partitions]
     found = cluster.extents(
-        logs, isolation=settings.source.isolation_level, wait_for_leader_s=0, metadata=selected
+        partitions,
+        isolation=settings.source.isolation_level,
+        wait_for_leader_s=0,
+        metadata=selected,
     )
     return sum(extent.end_offset - extent.log_start_offset for extent in found.extents.values())
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from etl.audit.compare_rows import AuditedLog, Expected
+from etl.audit.compare_rows import AuditedPartition, Expected
 from etl.commands.expected_rows import expected_of_all, loaded_plans, read_both_ledgers
 from etl.decide.lag import Progress, lag_of, progress_of, progress_of_table, unread_starts
 from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_missing, find_gaps
 from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
 from etl.decide.run_requests import TimeInterval, incomplete_partitions, split_into_intervals
-from etl.decide.set_offsets import paused_logs
+from etl.decide.set_offsets import pauses_of_partitions
 from etl.errors import (
     BrokerUnreachable,
     EtlError,
@@ -33,10 +33,15 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics
 from etl.io.brokers.times import read_oldest
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, OldestRecord, in_order
+from etl.model.partitions import NOTHING_COMMITTED, OldestRecord, TopicPartition, in_order
 from etl.model.plans import Loss
 from etl.model.snapshot import Snapshot
-from etl.report.describe import counted, describe_partition_offsets, format_time, logs_of
+from etl.report.describe import (
+    counted,
+    describe_partition_offsets,
+    existing_partitions,
+    format_time,
+)
 from etl.report.lag import (
     Lags,
     PausedPartitions,
@@ -74,22 +79,22 @@ def offsets(settings: Settings) -> Offsets:
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     """Return the offsets of a snapshot."""
     so_far, refusal = progress_or_refusal(snapshot, settings)
-    logs = sorted(logs_of(snapshot))
-    paused = paused_logs(logs, snapshot.ledger.pauses)
+    partitions = sorted(existing_partitions(snapshot))
+    paused = pauses_of_partitions(partitions, snapshot.ledger.pauses)
     rows = []
-    for log in logs:
+    for partition in partitions:
         row = {
-            **log.place,
-            **describe_partition_offsets(snapshot, log),
-            **_boundaries(snapshot, log),
-            "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset,
+            **partition.place,
+            **describe_partition_offsets(snapshot, partition),
+            **_boundaries(snapshot, partition),
+            "committed": snapshot.committed.get(partition, NOTHING_COMMITTED).offset,
             "loaded_until": None,
             "lag": None,
-            "paused": describe_pause(paused.get(log)),
+            "paused": describe_pause(paused.get(partition)),
         }
         if so_far:
-            row["loaded_until"] = so_far.positions.get(log)
-            row["lag"] = lag_of(log, snapshot, so_far, settings)
+            row["loaded_until"] = so_far.positions.get(partition)
+            row["lag"] = lag_of(partition, snapshot, so_far, settings)
         rows.append(row)
     return Offsets(rows, refusal)
 
@@ -114,9 +119,9 @@ def progress_or_refusal(
     return so_far, so_far.refusal
 
 
-def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:
+def _boundaries(snapshot: Snapshot, partition: TopicPartition) -> dict[str, list[int]]:
     """Return where a range of a Jafka partition may end: segment starts and the readable end."""
-    extent = snapshot.readable.get(log)
+    extent = snapshot.readable.get(partition)
     if extent is None or extent.boundaries is None:
         return {}
     return {"boundaries": list(extent.boundaries)}
@@ -135,17 +140,17 @@ def lag(settings: Settings) -> Lags:
 def read_oldest_unread(
     services: LiveServices,
     snapshot: Snapshot,
-    unread: Mapping[BrokerPartition, int],
+    unread: Mapping[TopicPartition, int],
     settings: Settings,
-) -> Mapping[BrokerPartition, OldestRecord]:
+) -> Mapping[TopicPartition, OldestRecord]:
     """Return the oldest unread record of each partition that has one with a timestamp.
 
     Raises as finding brokers does.
     """
     intervals = {}
-    for log, first in unread.items():
-        if not log.is_physical:
-            intervals[log] = (first, snapshot.readable[log].end_offset)
+    for partition, first in unread.items():
+        if not partition.is_physical:
+            intervals[partition] = (first, snapshot.readable[partition].end_offset)
     if not intervals:
         return {}
     with Discovery(settings, services.zookeeper).open_cluster() as cluster:
@@ -154,7 +159,7 @@ def read_oldest_unread(
         )
 
 
-def first_unread_offsets(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
+def first_unread_offsets(snapshot: Snapshot, settings: Settings) -> dict[TopicPartition, int]:
     """Return the first unread offset of each partition that lags."""
     so_far, _ = progress_or_refusal(snapshot, settings)
     return unread_starts(snapshot.readable, snapshot, so_far, settings)
@@ -163,7 +168,7 @@ def first_unread_offsets(snapshot: Snapshot, settings: Settings) -> dict[BrokerP
 def lags_of(
     snapshot: Snapshot,
     settings: Settings,
-    oldest: Mapping[BrokerPartition, OldestRecord],
+    oldest: Mapping[TopicPartition, OldestRecord],
     *,
     now_ms: int,
 ) -> Lags:
@@ -185,11 +190,11 @@ class TopicsReady:
     until_ms: int
     at_ms: int
     grace_s: float
-    logs: int
-    incomplete: tuple[BrokerPartition, ...]
-    unled: tuple[BrokerPartition, ...] = ()
+    partitions: int
+    incomplete: tuple[TopicPartition, ...]
+    unled: tuple[TopicPartition, ...] = ()
     """The incomplete partitions that have no leader."""
-    paused: tuple[BrokerPartition, ...] = ()
+    paused: tuple[TopicPartition, ...] = ()
     """Paused partitions: no run reads them, so they are neither waited for nor complete."""
 
     @property
@@ -206,10 +211,12 @@ class TopicsReady:
     @property
     def _summary_of_read(self) -> str:
         """Return a sentence on the partitions that are not paused."""
-        partitions = counted(self.logs, "partition")
+        partitions = counted(self.partitions, "partition")
         if not self.incomplete:
             return f"{partitions} complete up to {format_time(self.until_ms)}"
-        named = ", ".join(f"{log.topic} {log.key}" for log in self.incomplete[:_NAMED])
+        named = ", ".join(
+            f"{partition.topic} {partition.key}" for partition in self.incomplete[:_NAMED]
+        )
         if len(self.incomplete) > _NAMED:
             named += f" and {len(self.incomplete) - _NAMED:,} more"
         return (
@@ -223,9 +230,9 @@ class TopicsReady:
         if not self.incomplete:
             return None
         if self.unled:
-            log = self.unled[0]
-            message = f"{self.summary}; {log.topic} {log.key} {log.unled}"
-            action = f"{log.held_by}, or set source.on_no_leader: skip to load the other partitions"
+            partition = self.unled[0]
+            message = f"{self.summary}; {partition.topic} {partition.key} {partition.unled}"
+            action = f"{partition.held_by}, or set source.on_no_leader: skip to load the other partitions"
             return NotYetReadable(message, action=action)
         complete_at = format_time(self.until_ms + round(self.grace_s * 1000))
         return NotReady(
@@ -240,9 +247,9 @@ class TopicsReady:
             "at": format_time(self.at_ms),
             "assume_ready_after_s": self.grace_s,
             "ready": not self.incomplete,
-            "partitions": self.logs,
-            "incomplete": [log.place for log in self.incomplete],
-            "paused": [log.place for log in self.paused],
+            "partitions": self.partitions,
+            "incomplete": [partition.place for partition in self.incomplete],
+            "paused": [partition.place for partition in self.paused],
             "message": self.summary,
         }
 
@@ -261,24 +268,32 @@ def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> 
         leaders = {}
         for topic in topics.values():
             for partition in topic.partitions:
-                leaders[partition.log] = partition.leader
-        paused = paused_logs(leaders.keys(), discovery.pauses())
-        logs = [log for log in leaders if log not in paused]
-        unled: tuple[BrokerPartition, ...] = ()
+                leaders[partition.partition] = partition.leader
+        paused = pauses_of_partitions(leaders.keys(), discovery.pauses())
+        partitions = [
+            topic_partition for topic_partition in leaders if topic_partition not in paused
+        ]
+        unled: tuple[TopicPartition, ...] = ()
         if source.on_no_leader is OnNoLeader.FAIL and not source.is_physical:
-            unled = tuple(in_order(log for log in logs if leaders[log] is None))
+            unled = tuple(
+                in_order(
+                    topic_partition
+                    for topic_partition in partitions
+                    if leaders[topic_partition] is None
+                )
+            )
         now = now_ms()
         if source.is_physical or now >= until_ms + grace_s * 1000:
-            first_at = dict[BrokerPartition, int | None].fromkeys(logs)
+            first_at = dict[TopicPartition, int | None].fromkeys(partitions)
         else:
             first_at = cluster.first_at(
-                dict.fromkeys(logs, until_ms), isolation=source.isolation_level
+                dict.fromkeys(partitions, until_ms), isolation=source.isolation_level
             )
     incomplete = incomplete_partitions(
         first_at, until_ms=until_ms, now_ms=now, grace_s=grace_s, unled=unled
     )
     return TopicsReady(
-        until_ms, now, grace_s, len(logs), incomplete, unled, tuple(in_order(paused))
+        until_ms, now, grace_s, len(partitions), incomplete, unled, tuple(in_order(paused))
     )
 
 
@@ -297,7 +312,7 @@ class TableGaps:
     """Number of intervals."""
     incomplete: tuple[TableGap, ...]
     excused: ExplainedOffsets
-    unled: tuple[BrokerPartition, ...] = ()
+    unled: tuple[TopicPartition, ...] = ()
     """Partitions without a leader: their offsets at a time are unknown."""
     waiting: tuple[TableGap, ...] = ()
     """Offsets of the intervals in paused partitions, which the table does not hold."""
@@ -364,7 +379,7 @@ class TableGaps:
             "let_go": self.excused.let_go,
             "before_start": self.excused.before_start,
             "read_by_others": self.excused.read_by_others,
-            "without_leader": [log.place for log in self.unled],
+            "without_leader": [partition.place for partition in self.unled],
             "paused": [pause.as_json() for pause in self.resting],
             "incomplete": [_gap_as_json(gap) for gap in self.incomplete],
             "waiting_in_paused": [_gap_as_json(gap) for gap in self.waiting],
@@ -373,9 +388,9 @@ class TableGaps:
 
 def _gap_as_json(gap: TableGap) -> dict[str, Any]:
     partitions = []
-    for missing in gap.logs[:PARTITIONS_NAMED]:
+    for missing in gap.partitions[:PARTITIONS_NAMED]:
         described = {
-            **missing.log.place,
+            **missing.partition.place,
             "from": missing.from_offset,
             "until": missing.until_offset,
             "missing": missing.count,
@@ -386,7 +401,7 @@ def _gap_as_json(gap: TableGap) -> dict[str, Any]:
         **gap.interval.as_json(),
         "missing": gap.missing,
         "gone": gap.gone,
-        "partitions": len(gap.logs),
+        "partitions": len(gap.partitions),
         "logs": partitions,
     }
 
@@ -415,31 +430,33 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
     in_table = {}
     lost = {}
     read_by_others = {}
-    begins: dict[BrokerPartition, int] = {}
+    begins: dict[TopicPartition, int] = {}
     settled = {}
-    for log in bounds:
-        incarnation = newest.incarnations.get(log, 0) if newest else 0
-        known = of_ledger.get(AuditedLog(log, incarnation), _NO_OFFSETS)
-        in_table[log] = known.in_table
-        lost[log] = known.lost
-        read_by_others[log] = known.read_by_others
+    for partition in bounds:
+        incarnation = newest.incarnations.get(partition, 0) if newest else 0
+        known = of_ledger.get(AuditedPartition(partition, incarnation), _NO_OFFSETS)
+        in_table[partition] = known.in_table
+        lost[partition] = known.lost
+        read_by_others[partition] = known.read_by_others
         of_plans = [*known.in_table, *known.lost, *known.read_by_others]
-        if newest and log in newest.loaded_until:
+        if newest and partition in newest.loaded_until:
             first_loaded = [start for start, _ in of_plans]
-            begins[log] = min(first_loaded, default=newest.loaded_until[log])
-        settled[log] = [*of_plans, (0, begins.get(log, 0))]
+            begins[partition] = min(first_loaded, default=newest.loaded_until[partition])
+        settled[partition] = [*of_plans, (0, begins.get(partition, 0))]
 
-    paused = paused_logs((*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses)
+    paused = pauses_of_partitions(
+        (*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses
+    )
     without_bounds = snapshot.readable.keys() - bounds.keys()
     unled = in_order({*snapshot.leaderless, *without_bounds} - paused.keys())
     bounds_of_read = {}
     bounds_of_paused = {}
-    for log, found in bounds.items():
-        if log in paused:
-            bounds_of_paused[log] = found
+    for partition, found in bounds.items():
+        if partition in paused:
+            bounds_of_paused[partition] = found
         else:
-            bounds_of_read[log] = found
-    starts = {log: extent.log_start_offset for log, extent in snapshot.readable.items()}
+            bounds_of_read[partition] = found
+    starts = {partition: extent.log_start_offset for partition, extent in snapshot.readable.items()}
     return TableGaps(
         len(requested),
         tuple(find_gaps(requested, bounds_of_read, settled, starts)),
@@ -451,15 +468,15 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
 
 
 def _bounds(
-    cluster: Cluster, logs: Sequence[BrokerPartition], requested: Sequence[TimeInterval]
-) -> dict[BrokerPartition, list[int]]:
+    cluster: Cluster, partitions: Sequence[TopicPartition], requested: Sequence[TimeInterval]
+) -> dict[TopicPartition, list[int]]:
     """Return the offset at each bound of the intervals, for partitions with a leader."""
     times = [requested[0].start_ms, *(interval.end_ms for interval in requested)]
-    answers = [cluster.offsets_at(dict.fromkeys(logs, when)) for when in times]
+    answers = [cluster.offsets_at(dict.fromkeys(partitions, when)) for when in times]
     bounds = {}
-    for log in logs:
-        if all(log in answer for answer in answers):
-            bounds[log] = [answer[log] for answer in answers]
+    for partition in partitions:
+        if all(partition in answer for answer in answers):
+            bounds[partition] = [answer[partition] for answer in answers]
     return bounds
 
 
@@ -477,7 +494,7 @@ class _LedgerOffsets(NamedTuple):
 _NO_OFFSETS = _LedgerOffsets([], [], [])
 
 
-def _ledger_offsets(services: LiveServices) -> dict[AuditedLog, _LedgerOffsets]:
+def _ledger_offsets(services: LiveServices) -> dict[AuditedPartition, _LedgerOffsets]:
     ledgers = read_both_ledgers(services)
     if ledgers.table is None:
         return {}

@@ -59,7 +59,7 @@ from etl.io.zookeeper.ledger_side_documents import read_named_table, write_mark,
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     FORM_OF_PARTITION,
-    BrokerPartition,
+    TopicPartition,
     parse_interval,
     parse_named,
     select_keys,
@@ -366,8 +366,8 @@ def supersede(
     """
     skipped = tuple(parse_skip(text) for text in skips)
 
-    def skipped_until(log: BrokerPartition) -> list[int]:
-        return [skip.until_offset for skip in skipped if skip.log == log]
+    def skipped_until(partition: TopicPartition) -> list[int]:
+        return [skip.until_offset for skip in skipped if skip.partition == partition]
 
     with operator_session(settings, dry_run=dry_run, joins_group=False) as session:
         services = session.services
@@ -470,7 +470,7 @@ def _leave_to_group(
     """Replace the plan by one without the offsets that were not committed."""
     is_in_part = commit_outcome(plan, snapshot.committed) is CommitOutcome.IN_PART
     if is_in_part:
-        uncommitted: Collection[BrokerPartition] = uncommitted_partitions(plan, snapshot.committed)
+        uncommitted: Collection[TopicPartition] = uncommitted_partitions(plan, snapshot.committed)
         described_part = "its uncommitted offsets are"
     else:
         uncommitted = plan.loaded_until.keys()
@@ -597,8 +597,8 @@ def accept_partitions(
 
     is_stored = isinstance(state, Replay)
     sentences = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
-    for log in sorted(_restarted_partitions(plan, state)):
-        sentences.append(describe_continuation(plan, old, log, is_stored=is_stored))
+    for partition in sorted(_restarted_partitions(plan, state)):
+        sentences.append(describe_continuation(plan, old, partition, is_stored=is_stored))
     sentences += describe_accepted_partitions(old, plan, snapshot)
     sentences += unloadable
     document = {
@@ -612,7 +612,7 @@ def accept_partitions(
 
 
 def _describe_backfills_left(
-    services: LiveServices, old: Plan, restarted: Collection[BrokerPartition]
+    services: LiveServices, old: Plan, restarted: Collection[TopicPartition]
 ) -> list[str]:
     """Describe what backfills cannot load once these partitions continue as other ones."""
     backfills = services.backfills.read_all()
@@ -631,13 +631,13 @@ def _describe_backfills_left(
     return sentences
 
 
-def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
+def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[TopicPartition]:
     """Return the partitions that have another incarnation in `plan` than in the plan before."""
     old = _plan_of(state)
     restarted = []
-    for log, incarnation in plan.incarnations.items():
-        if incarnation != old.incarnations.get(log, 0):
-            restarted.append(log)
+    for partition, incarnation in plan.incarnations.items():
+        if incarnation != old.incarnations.get(partition, 0):
+            restarted.append(partition)
     return restarted
 
 

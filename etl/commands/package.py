@@ -24,7 +24,7 @@ from etl.errors import SettingsError
 from etl.io.spark.session import DELTA_PACKAGE
 from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
 from etl.reader.fetch_options import FetchOptions
@@ -48,7 +48,7 @@ def compiled_kernels() -> list[Path]:
 
     for magic in (1, 2):
         records = _kafka_records(magic)
-        _decode(BrokerPartition("any", 0), records, EntryLayout.LOGICAL, len(_VALUES))
+        _decode(TopicPartition("any", 0), records, EntryLayout.LOGICAL, len(_VALUES))
     batch = _kafka_records(2)
     count_records(
         read_only_view(batch),
@@ -57,7 +57,7 @@ def compiled_kernels() -> list[Path]:
         1,
     )
     messages = _jafka_messages()
-    _decode(BrokerPartition("any", 0, 0), messages, EntryLayout.PHYSICAL, len(messages))
+    _decode(TopicPartition("any", 0, 0), messages, EntryLayout.PHYSICAL, len(messages))
     own_kernels = []
     for kernel in KERNELS:
         if kernel.py_func.__module__.startswith(_OWN_MODULES):
@@ -82,16 +82,18 @@ def _kafka_records(magic: int) -> bytes:
     return bytes(builder.buffer())
 
 
-def _decode(log: BrokerPartition, records: bytes, layout: EntryLayout, until_offset: int) -> None:
-    columns = raw_columns(physical=log.is_physical)
+def _decode(
+    partition: TopicPartition, records: bytes, layout: EntryLayout, until_offset: int
+) -> None:
+    columns = raw_columns(physical=partition.is_physical)
     cursor = Cursor(
-        OffsetRange(log, 0, until_offset),
+        OffsetRange(partition, 0, until_offset),
         FetchOptions(Isolation.READ_UNCOMMITTED, fetch_max_bytes=_BYTES, max_batch_bytes=_BYTES),
         columns=columns,
     )
     fetched = FetchedPartition(
-        log.topic,
-        log.partition,
+        partition.topic,
+        partition.partition,
         None,
         until_offset,
         None,
@@ -99,7 +101,7 @@ def _decode(log: BrokerPartition, records: bytes, layout: EntryLayout, until_off
         (),
         memoryview(bytearray(records)),
         layout=layout,
-        broker_id=log.broker_id,
+        broker_id=partition.broker_id,
     )
     for _ in cursor.feed(fetched):
         pass

@@ -50,12 +50,12 @@ from etl.kafka.request_values import (
 )
 from etl.model.partitions import (
     FORM_OF_PARTITION,
-    BrokerPartition,
     Isolation,
     Leader,
     Membership,
     OffsetsStorage,
     PartitionOffsets,
+    TopicPartition,
     parse_named,
 )
 from etl.records.decode import DecodedRecord, Messages
@@ -86,9 +86,11 @@ class Ended(Enum):
     STOPPED = "stopped"
 
 
-def error_of_no_leader(log: BrokerPartition) -> BrokerError:
+def error_of_no_leader(partition: TopicPartition) -> BrokerError:
     """Return the error for a partition without a leader."""
-    return BrokerError(f"The partition {log.unled}", **log.place, action=log.held_by)
+    return BrokerError(
+        f"The partition {partition.unled}", **partition.place, action=partition.held_by
+    )
 
 
 class PeekedPartition:
@@ -98,7 +100,7 @@ class PeekedPartition:
         self,
         source: SourceSettings,
         cluster: Cluster,
-        log: BrokerPartition,
+        partition: TopicPartition,
         extent: PartitionOffsets,
         leader: Leader,
         *,
@@ -107,7 +109,7 @@ class PeekedPartition:
         timeout_s: float | None = None,
     ) -> None:
         """See `PeekRequest`."""
-        self.log = log
+        self.partition = partition
         self.extent = extent
         self.from_offset = from_offset
         self.position = from_offset
@@ -186,7 +188,7 @@ class PeekedPartition:
         """
         try:
             leader = self._leader or self._find_leader()
-            target = FetchTarget(self.log, self.position, self._max_bytes, leader.epoch)
+            target = FetchTarget(self.partition, self.position, self._max_bytes, leader.epoch)
             answer = self._consumer(leader).multifetch(
                 [target],
                 isolation_level=self._source.isolation_level,
@@ -214,7 +216,7 @@ class PeekedPartition:
             return None
         if refusal.meaning is Meaning.OUT_OF_RANGE:
             return self._out_of_range()
-        error = refusal.error("fetch", **self.log.place, offset=self.position)
+        error = refusal.error("fetch", **self.partition.place, offset=self.position)
         if not refusal.is_retriable:
             raise error
         return error
@@ -225,7 +227,7 @@ class PeekedPartition:
         if self.position < start:
             raise ExpiredOffsets(
                 "The offset was deleted by retention before it was read",
-                **self.log.place,
+                **self.partition.place,
                 offset=self.position,
                 log_start_offset=start,
                 action=(
@@ -236,16 +238,16 @@ class PeekedPartition:
         if self.position > end:
             raise RanOutBeforeUntil(
                 f"The partition now ends at {end}, below an offset that was read",
-                **self.log.place,
+                **self.partition.place,
                 offset=self.position,
                 action="Check whether the topic was deleted and recreated, or truncated",
             )
         action = "Check the broker's log"
-        if not self.log.is_physical:
+        if not self.partition.is_physical:
             action += ": its replicas may disagree"
         return BrokerError(
             "The offset is out of range, and yet inside the log",
-            **self.log.place,
+            **self.partition.place,
             offset=self.position,
             action=action,
         )
@@ -253,13 +255,13 @@ class PeekedPartition:
     def _bound(self, when: int) -> int:
         consumer = self._consumer(self._leader or self._find_leader())
         answers = consumer.list_offsets(
-            {self.log: when}, isolation_level=Isolation.READ_UNCOMMITTED
+            {self.partition: when}, isolation_level=Isolation.READ_UNCOMMITTED
         )
-        listed = answers[self.log]
+        listed = answers[self.partition]
         if listed.refusal or listed.offset is None:
             raise BrokerError(
                 "The broker reports no start or end of the partition",
-                **self.log.place,
+                **self.partition.place,
                 action="Check the broker's log",
             )
         return listed.offset
@@ -270,9 +272,9 @@ class PeekedPartition:
         )
 
     def _find_leader(self) -> Leader:
-        self._leader = self._cluster.describe([self.log.topic]).leaders.get(self.log)
+        self._leader = self._cluster.describe([self.partition.topic]).leaders.get(self.partition)
         if self._leader is None:
-            raise error_of_no_leader(self.log)
+            raise error_of_no_leader(self.partition)
         return self._leader
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
@@ -286,7 +288,7 @@ class PeekedPartition:
             message = f"A message claims {needed:,} bytes, and {len(fetched.records):,} are there"
             raise kind(
                 message,
-                **self.log.place,
+                **self.partition.place,
                 offset=self.position,
                 action="Check that a message begins at this offset, and the broker's log",
             )
@@ -296,7 +298,7 @@ class PeekedPartition:
                 message += f"; it takes {needed:,}"
             raise MessageTooLarge(
                 message,
-                **self.log.place,
+                **self.partition.place,
                 offset=self.position,
                 action="Check source.max_batch_bytes",
             )
@@ -355,43 +357,43 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedPartiti
     Raises TopicMissing, SettingsError for an unknown partition or start, and what brokers and
     ZooKeeper raise.
     """
-    log = _partition_of(settings, wanted)
+    partition = _partition_of(settings, wanted)
     with open_cluster(settings) as cluster:
         source = settings.source
-        metadata = cluster.describe_when_known([log.topic], wait_s=source.wait_for_leader_s)
-        _reject_unknown_partition(log, metadata)
+        metadata = cluster.describe_when_known([partition.topic], wait_s=source.wait_for_leader_s)
+        _reject_unknown_partition(partition, metadata)
         found = cluster.extents(
-            [log],
+            [partition],
             isolation=source.isolation_level,
             wait_for_leader_s=source.wait_for_leader_s,
             metadata=metadata,
         )
-        if log not in found.extents:
-            raise error_of_no_leader(log)
-        extent = found.extents[log]
-        from_offset = _start_of(cluster, log, extent, wanted.start)
+        if partition not in found.extents:
+            raise error_of_no_leader(partition)
+        extent = found.extents[partition]
+        from_offset = _start_of(cluster, partition, extent, wanted.start)
         peeked_class = FollowedPartition if wanted.follows else PeekedPartition
         yield peeked_class(
             source,
             cluster,
-            log,
+            partition,
             extent,
-            found.leaders[log],
+            found.leaders[partition],
             from_offset=from_offset,
             most=wanted.most,
             timeout_s=wanted.timeout_s,
         )
 
 
-def _partition_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
-    log = parse_named(wanted.partition).log
-    if log is None:
+def _partition_of(settings: Settings, wanted: PeekRequest) -> TopicPartition:
+    partition = parse_named(wanted.partition).partition
+    if partition is None:
         raise SettingsError(
             f"{wanted.partition} is a topic, and records are printed of one partition",
             key="--partition",
             action=f"Write it in the form TOPIC:PARTITION; {FORM_OF_PARTITION}",
         )
-    if log.is_physical != settings.source.is_physical:
+    if partition.is_physical != settings.source.is_physical:
         raise SettingsError(
             f"{wanted.partition!r} names no partition of this cluster",
             key="--partition",
@@ -400,43 +402,47 @@ def _partition_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
                 "else a number alone, e.g. 3"
             ),
         )
-    return log
+    return partition
 
 
-def _reject_unknown_partition(log: BrokerPartition, metadata: ClusterMetadata) -> None:
-    described = metadata.topics.get(log.topic)
+def _reject_unknown_partition(topic_partition: TopicPartition, metadata: ClusterMetadata) -> None:
+    described = metadata.topics.get(topic_partition.topic)
     refusal = described.refusal if described else None
     if described is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
         raise TopicMissing(
             "There is no such topic",
-            topic=log.topic,
+            topic=topic_partition.topic,
             action="Check its name; `etl offsets show` lists those of the conf",
         )
     if refusal and not described.partitions:
-        raise refusal.error("describe the topic", topic=log.topic)
-    known = [partition.log for partition in described.partitions]
-    if log not in known:
+        raise refusal.error("describe the topic", topic=topic_partition.topic)
+    known = [partition.partition for partition in described.partitions]
+    if topic_partition not in known:
         keys = ", ".join(each.key for each in known)
         action = f"Check its partitions: {keys or 'none'}"
-        if log.is_physical:
+        if topic_partition.is_physical:
             action += "; partitions of an unreachable broker are unknown"
-        raise SettingsError(f"The topic has no partition {log.key}", action=action, topic=log.topic)
+        raise SettingsError(
+            f"The topic has no partition {topic_partition.key}",
+            action=action,
+            topic=topic_partition.topic,
+        )
 
 
 def _start_of(
-    cluster: Cluster, log: BrokerPartition, extent: PartitionOffsets, start: Start
+    cluster: Cluster, partition: TopicPartition, extent: PartitionOffsets, start: Start
 ) -> int:
     if isinstance(start, Timestamp):
-        found = cluster.offsets_at({log: start.ms}).get(log)
+        found = cluster.offsets_at({partition: start.ms}).get(partition)
         if found is None:
-            raise error_of_no_leader(log)
+            raise error_of_no_leader(partition)
         return found
     if isinstance(start, StartAt):
         if start is StartAt.EARLIEST:
             return extent.log_start_offset
         return extent.end_offset
     if isinstance(start, BeforeEnd):
-        if log.is_physical:
+        if partition.is_physical:
             raise SettingsError(
                 "Jafka's offsets are byte positions, so the last messages cannot be counted",
                 key="--last",
@@ -449,7 +455,9 @@ def _start_of(
             f"Offset {start} is not in the log, "
             f"which has {extent.log_start_offset} to {extent.end_offset}"
         )
-        raise SettingsError(message, **log.place, action="Pass --from with an offset in this range")
+        raise SettingsError(
+            message, **partition.place, action="Pass --from with an offset in this range"
+        )
     return start
 
 
@@ -461,7 +469,7 @@ class FollowedPartition(PeekedPartition):
 
     def records(self) -> Iterator[Record]:  # type: ignore[override]
         """Yield records up to the number or the timeout. Raises as `Consumer.poll`."""
-        source, log = self._source, self.log
+        source, partition = self._source, self.partition
         conf = ConsumerConfig(
             isolation_level=source.isolation_level,
             broker_version=source.broker_version,
@@ -471,8 +479,8 @@ class FollowedPartition(PeekedPartition):
             request_timeout_s=source.request_timeout_s,
         )
         with Consumer.on(self._cluster, conf) as consumer:
-            consumer.assign([log])
-            consumer.seek(log, self.from_offset)
+            consumer.assign([partition])
+            consumer.seek(partition, self.from_offset)
             while self.ended is None:
                 polled = self._poll(consumer)
                 for record in polled:
@@ -485,14 +493,14 @@ class FollowedPartition(PeekedPartition):
                 if polled:
                     self._idle_since = time.monotonic()
                 else:
-                    self.position = consumer.position(log)
+                    self.position = consumer.position(partition)
                     if self._left_s() <= 0:
                         self.ended = Ended.TIME_OUT
 
     def _poll(self, consumer: Consumer) -> list[Record]:
         wait_s = max(0.0, min(_FOLLOW_SLICE_S, self._left_s()))
         try:
-            return consumer.poll(wait_s).get(self.log, [])
+            return consumer.poll(wait_s).get(self.partition, [])
         except (ExpiredOffsets, RanOutBeforeUntil) as gone:
             action = (
                 "Check the topic's retention, and whether it was deleted and recreated. "
@@ -698,7 +706,7 @@ class TailedGroup(RebalanceListener):
         self._consumer = consumer
         self._wanted = wanted
         self._idle_since = time.monotonic()
-        self._uncommitted: dict[BrokerPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
         """The offset to commit for each partition with printed records since the last commit."""
         consumer.subscribe(topics, listener=self)
 
@@ -712,7 +720,7 @@ class TailedGroup(RebalanceListener):
                 for record in polled:
                     self.given += 1
                     yield record
-                    self._uncommitted[record.log] = record.next_offset
+                    self._uncommitted[record.topic_partition] = record.next_offset
                     if self.given == self._wanted.most:
                         self.ended = Ended.COUNT
                         return
@@ -745,15 +753,15 @@ class TailedGroup(RebalanceListener):
             self._consumer.commit(dict(self._uncommitted.items()))
         self._uncommitted.clear()
 
-    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """See `RebalanceListener`. A rebalance does not count as time without records."""
         self._idle_since = time.monotonic()
 
-    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """See `RebalanceListener`."""
         self.commit()
 
-    def lost(self, logs: Collection[BrokerPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """See `RebalanceListener`."""
-        for log in logs:
-            self._uncommitted.pop(log, None)
+        for partition in partitions:
+            self._uncommitted.pop(partition, None)

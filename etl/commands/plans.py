@@ -159,9 +159,9 @@ class Preview:
         ranges = self.ranges
         sizes = self.snapshot.bytes_per_offset
         max_records = None
-        if not any(r.log.is_physical for r in ranges):
+        if not any(r.partition.is_physical for r in ranges):
             max_records = sum(r.size for r in ranges)
-        assumed = [r for r in ranges if r.log not in sizes and not r.log.is_physical]
+        assumed = [r for r in ranges if r.partition not in sizes and not r.partition.is_physical]
         fewest, most = self.tasks
         ranges_document: list[dict[str, Any]] = []
         losses_document: list[dict[str, Any]] = []
@@ -193,7 +193,7 @@ class Preview:
         """Return the smallest distance of a range from its log start; None if all are unknown."""
         distances = []
         for r in self.ranges:
-            extent = self.snapshot.readable.get(r.log)
+            extent = self.snapshot.readable.get(r.partition)
             if extent is not None:
                 distances.append(r.from_offset - extent.log_start_offset)
         return min(distances, default=None)

@@ -62,7 +62,7 @@ class ReplayPreview:
         """Summarize the replay in one sentence."""
         go = sum(self.plan.replaced_rows.values())
         come = "those that the log has there"
-        if not any(r.log.is_physical for r in self.plan.ranges):
+        if not any(r.partition.is_physical for r in self.plan.ranges):
             come = f"at most {sum(r.size for r in self.plan.ranges):,} come"
         first = ""
         if self.left:
@@ -82,7 +82,7 @@ class ReplayPreview:
             return False
         for span in spans_of(self.plan):
             for r in self.left.advancing:
-                if span.log == r.log and span.meets(r.from_offset, r.until_offset):
+                if span.partition == r.partition and span.meets(r.from_offset, r.until_offset):
                     return True
         return False
 
@@ -102,11 +102,11 @@ class ReplayPreview:
         replaces = []
         for span in spans_of(self.plan):
             max_rows = None
-            if not span.log.is_physical:
+            if not span.partition.is_physical:
                 max_rows = span.until_offset - span.from_offset
             replaces.append(
                 {
-                    **span.log.place,
+                    **span.partition.place,
                     "from": span.from_offset,
                     "until": span.until_offset,
                     "rows_that_go": span.replaced_rows,
@@ -176,15 +176,15 @@ def preview_of(
     step, left = step_after_stored_plan(snapshot, settings)
     plan = next_replay(services, step, settings, wanted, None)
     plan = with_replaced_rows(services, step, plan)
-    logs = {r.log for r in plan.ranges}
-    topics = {log.topic for log in logs}
+    partitions = {r.partition for r in plan.ranges}
+    topics = {partition.topic for partition in partitions}
     compacted = []
     for topic in sorted(topics):
         is_assumed = settings.source.is_assumed_compacted(topic)
         cleanup = cleanup_of(snapshot.topic(topic).retention, said_to_be_compacted=is_assumed)
         if cleanup.is_compacted:
             compacted.append(topic)
-    paused = describe_paused_but_loaded(logs, snapshot.ledger.pauses)
+    paused = describe_paused_but_loaded(partitions, snapshot.ledger.pauses)
     zones = zones_of_replaced(services, plan, step.snapshot)
     return ReplayPreview(plan, settings.table.path, tuple(compacted), left, paused, zones)
 
@@ -386,5 +386,7 @@ def _makers(history: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
 def _offsets(plan: Plan) -> list[dict[str, Any]]:
     offsets = []
     for span in spans_of(plan):
-        offsets.append({**span.log.place, "from": span.from_offset, "until": span.until_offset})
+        offsets.append(
+            {**span.partition.place, "from": span.from_offset, "until": span.until_offset}
+        )
     return offsets

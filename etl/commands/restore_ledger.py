@@ -68,7 +68,7 @@ from etl.decide.table_rules import rows_not_begun
 from etl.errors import EtlError, NeedsDecision, OffsetMoved, Owned, Unreachable
 from etl.io.delta.loaded_plans import other_pipelines
 from etl.io.zookeeper.ledger_side_documents import take_in
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
     OtherPipeline,
@@ -97,11 +97,11 @@ class Restorable:
 
     lost: Lost
     summary: tuple[str, ...]
-    moves: frozenset[BrokerPartition] = frozenset()
+    moves: frozenset[TopicPartition] = frozenset()
     """Partitions with a committed offset that would move."""
-    loaded_until: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    loaded_until: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The loaded-until offset of each partition."""
-    incarnations: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    incarnations: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The last incarnation of each partition in the rows; empty if more than rows is left."""
 
 
@@ -235,18 +235,18 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
         if not_begun:
             return _restorable_until(not_begun, describe_restored_rows(not_begun, snapshot, 0))
 
-    known: Collection[BrokerPartition] = set()
+    known: Collection[TopicPartition] = set()
     if ledger.newest:
         known = ledger.newest.loaded_until.keys()
     topics = set()
-    for log in (*snapshot.readable, *snapshot.left_out, *snapshot.leaderless):
-        if settings.source.topic_filter.admits(log.topic):
-            topics.add(log.topic)
+    for partition in (*snapshot.readable, *snapshot.left_out, *snapshot.leaderless):
+        if settings.source.topic_filter.admits(partition.topic):
+            topics.add(partition.topic)
     until = {}
-    for log, end in rows_until(services.spark(), settings.table.path).items():
+    for partition, end in rows_until(services.spark(), settings.table.path).items():
         # rows of a topic that does not exist: a later topic of that name starts at its beginning
-        if log in known or log.topic in topics:
-            until[log] = end
+        if partition in known or partition.topic in topics:
+            until[partition] = end
     if not until:
         raise NeedsDecision(
             "The table holds no row of the conf's topics, and its log no longer has the plans",
@@ -259,14 +259,14 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
 
 
 def _restorable_until(
-    until: Mapping[BrokerPartition, tuple[int, int]], sentences: Sequence[str]
+    until: Mapping[TopicPartition, tuple[int, int]], sentences: Sequence[str]
 ) -> Restorable:
     """Return the result for rows up to these ends: incarnation and offset per partition."""
     loaded_until = {}
     incarnations = {}
-    for log, (incarnation, offset) in until.items():
-        loaded_until[log] = offset
-        incarnations[log] = incarnation
+    for partition, (incarnation, offset) in until.items():
+        loaded_until[partition] = offset
+        incarnations[partition] = incarnation
     return Restorable(
         Lost.PLANS,
         tuple(sentences),
@@ -321,8 +321,8 @@ def _from_rows(
     settings = services.settings
     ledger = snapshot.ledger
     until = {}
-    for log, offset in foreseen.loaded_until.items():
-        until[log] = (foreseen.incarnations.get(log, 0), offset)
+    for partition, offset in foreseen.loaded_until.items():
+        until[partition] = (foreseen.incarnations.get(partition, 0), offset)
     itself = OtherPipeline(services.app_id, _number_in_table(snapshot))
     predecessor = predecessor_of(itself, until, snapshot, settings)
     state = state_of_itself(snapshot, settings)
@@ -344,7 +344,7 @@ def _from_rows(
     if has_all_plans:
         plan = replace(plan, kind=PlanKind.SET, inherits=None)
     plan = plan_of_command(plan, snapshot, settings, stored)
-    known: Collection[BrokerPartition] = set()
+    known: Collection[TopicPartition] = set()
     if isinstance(state, (Replay, Supersede, StoredBackfill, UpToDate)):
         known = plan_of(state).loaded_until.keys()
     take_in(
@@ -473,7 +473,7 @@ def _partition_json(
     sources: PartitionSources, foreseen: ExpectedRun, newest: Plan | None
 ) -> dict[str, Any]:
     return {
-        **sources.log.place,
+        **sources.partition.place,
         "committed": sources.committed,
         "plan": sources.planned,
         "table": sources.in_table,
@@ -532,7 +532,7 @@ def _describe_next_run(sources: PartitionSources, foreseen: ExpectedRun) -> str 
         return _describe_start(sources, foreseen)
     if isinstance(state, Replay | Supersede):
         return _describe_stored_plan(sources, foreseen)
-    if sources.log in foreseen.undecided:
+    if sources.partition in foreseen.undecided:
         return "follows the offset or stops, depending on the log end, which was not read"
     if isinstance(state, StoredBackfill):
         return _describe_continuing(sources, state.state)
@@ -551,14 +551,14 @@ def _describe_continuing(sources: PartitionSources, state: PipelineState) -> str
             "continues at the committed offset if the partition is in its assignment, and reports "
             "what other members read"
         )
-    if sources.log in state.followed:
+    if sources.partition in state.followed:
         return "continues at the committed offset, by group.on_offset_changed"
-    if sources.log in state.not_followed:
+    if sources.partition in state.not_followed:
         return (
             "leaves the committed offset and the loaded-until offset as they are: no selected "
             "topic has this partition"
         )
-    if sources.log in state.uncommitted:
+    if sources.partition in state.uncommitted:
         return "commits the loaded-until offset"
     if sources.difference is Difference.NOT_HELD:
         return "continues after the plan, and gives up what the table lacks of it"
@@ -569,8 +569,8 @@ def _describe_start(sources: PartitionSources, foreseen: ExpectedRun) -> str:
     """Describe where the next run starts a partition without a plan."""
     step = foreseen.step
     if step.plan and step.action is Action.STORE:
-        starts = [r.from_offset for r in step.plan.ranges if r.log == sources.log]
-        start = min(starts, default=step.plan.loaded_until.get(sources.log))
+        starts = [r.from_offset for r in step.plan.ranges if r.partition == sources.partition]
+        start = min(starts, default=step.plan.loaded_until.get(sources.partition))
         if start is not None:
             return f"begins the partition at offset {start}"
     return "decides where the partition starts, once it can be read"

@@ -50,7 +50,7 @@ from etl.decide.set_offsets import (
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.io.process import user_at_host
 from etl.io.zookeeper.ledger_side_documents import read_pauses_at, write_pauses
-from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
+from etl.model.partitions import Named, TopicPartition, parse_named, render_partition
 from etl.model.plans import Loss, OffsetRange, Plan
 from etl.model.snapshot import (
     Pause,
@@ -82,9 +82,9 @@ class SetOffsetsRequest:
     named: Named
     to: Where
 
-    def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
+    def offsets_of(self, partition: TopicPartition) -> tuple[int, ...]:
         """Return the offset that the request names in this partition, if it names one."""
-        if isinstance(self.to, int) and self.named.covers(log):
+        if isinstance(self.to, int) and self.named.covers(partition):
             return (self.to,)
         return ()
 
@@ -111,7 +111,7 @@ class SetOffsetsPreview:
         for move in self.moves:
             rows.append(
                 {
-                    **move.log.place,
+                    **move.partition.place,
                     "from": move.from_offset,
                     "to": move.to_offset,
                     "skipped": move.skipped,
@@ -151,10 +151,10 @@ def offsets_set(settings: Settings, foreseen: SetOffsetsPreview, reason: str) ->
             "plan": None,
         }
         return DecisionResult(foreseen.summary[0], document)
-    targets = {move.log: move.to_offset for move in foreseen.moves}
+    targets = {move.partition: move.to_offset for move in foreseen.moves}
 
-    def offsets_of(log: BrokerPartition) -> tuple[int, ...]:
-        return (targets[log],) if log in targets else ()
+    def offsets_of(partition: TopicPartition) -> tuple[int, ...]:
+        return (targets[partition],) if partition in targets else ()
 
     with operator_session(settings) as session:
         services = session.services
@@ -216,24 +216,26 @@ def _stands(services: LiveServices, snapshot: Snapshot) -> tuple[PipelineState, 
 
 def _targets(
     services: LiveServices, wanted: SetOffsetsRequest, stands: Standing, snapshot: Snapshot
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the target offset of each named partition.
 
     Raises SettingsError, and as `position_now`.
     """
     existing = {*snapshot.readable, *snapshot.leaderless, *snapshot.owners}
-    logs = []
-    for log in existing:
-        if wanted.named.covers(log):
-            logs.append(log)
-    logs.sort()
-    reject_unknown(wanted.named, logs)
-    if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
-        message = f"An offset is one partition's, and {wanted.named} has {len(logs):,} of them"
+    partitions = []
+    for partition in existing:
+        if wanted.named.covers(partition):
+            partitions.append(partition)
+    partitions.sort()
+    reject_unknown(wanted.named, partitions)
+    if isinstance(wanted.to, int) and wanted.named.partition is None and len(partitions) > 1:
+        message = (
+            f"An offset is one partition's, and {wanted.named} has {len(partitions):,} of them"
+        )
         raise SettingsError(
             message,
             key="--partition",
-            action=f"Check the partition, e.g. {render_log(logs[0])}; "
+            action=f"Check the partition, e.g. {render_partition(partitions[0])}; "
             "or --to earliest, latest or a time",
         )
     if isinstance(wanted.to, BeforeEnd) and services.settings.source.is_physical:
@@ -241,21 +243,21 @@ def _targets(
             "Offsets of these brokers count bytes, and so many before the end no message need begin"
         )
         raise SettingsError(message, key="--to", action=_PASS_START_OF_MESSAGE)
-    for log in logs:
-        position_now(log, stands, snapshot)
+    for partition in partitions:
+        position_now(partition, stands, snapshot)
     if isinstance(wanted.to, Timestamp):
-        return _at_time(services, logs, wanted.to, snapshot)
+        return _at_time(services, partitions, wanted.to, snapshot)
     if isinstance(wanted.to, int):
-        return dict.fromkeys(logs, wanted.to)
+        return dict.fromkeys(partitions, wanted.to)
     targets = {}
-    for log in logs:
-        extent = snapshot.readable[log]
+    for partition in partitions:
+        extent = snapshot.readable[partition]
         if isinstance(wanted.to, BeforeEnd):
-            targets[log] = max(extent.log_start_offset, extent.end_offset - wanted.to.offsets)
+            targets[partition] = max(extent.log_start_offset, extent.end_offset - wanted.to.offsets)
         elif wanted.to is StartAt.EARLIEST:
-            targets[log] = extent.log_start_offset
+            targets[partition] = extent.log_start_offset
         else:
-            targets[log] = extent.end_offset
+            targets[partition] = extent.end_offset
     return targets
 
 
@@ -265,8 +267,8 @@ _PASS_START_OF_MESSAGE = (
 
 
 def _at_time(
-    services: LiveServices, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
-) -> dict[BrokerPartition, int]:
+    services: LiveServices, partitions: Iterable[TopicPartition], to: Timestamp, snapshot: Snapshot
+) -> dict[TopicPartition, int]:
     """Return the first record at or after the time; the end if there is none.
 
     Records that were written after the snapshot do not count.
@@ -276,13 +278,13 @@ def _at_time(
         message = "Messages of these brokers have no time, so no offset can be found by one"
         raise SettingsError(message, key="--to", action=_PASS_START_OF_MESSAGE)
     with Discovery(services.settings, services.zookeeper).open_cluster() as cluster:
-        times = dict.fromkeys(logs, to.ms)
+        times = dict.fromkeys(partitions, to.ms)
         found = cluster.offsets_at(times, wait_for_leader_s=source.wait_for_leader_s)
     targets = {}
-    for log, offset in found.items():
-        extent = snapshot.readable[log]
+    for partition, offset in found.items():
+        extent = snapshot.readable[partition]
         end = extent.end_offset + extent.held_back
-        targets[log] = min(max(offset, extent.log_start_offset), end)
+        targets[partition] = min(max(offset, extent.log_start_offset), end)
     return targets
 
 
@@ -311,50 +313,52 @@ def _reject_loaded(
     incarnations = stands.old.incarnations
     current = []
     for read in read_by_others:
-        if read.incarnation == incarnations.get(read.log, 0):
+        if read.incarnation == incarnations.get(read.partition, 0):
             current.append(read)
     reject_offsets_read_by_others(to_look_up, current)
 
-    vanished: dict[tuple[BrokerPartition, int], list[tuple[int, int]]] = {}
+    vanished: dict[tuple[TopicPartition, int], list[tuple[int, int]]] = {}
     for one in lost_records:
         offsets = (one.from_offset, one.until_offset)
-        vanished.setdefault((one.log, one.incarnation), []).append(offsets)
+        vanished.setdefault((one.partition, one.incarnation), []).append(offsets)
 
-    loaded_offsets: dict[BrokerPartition, list[tuple[int, int]]] = {}
-    expected_by_log, *_ = expected_rows(services, ledgers, table, loaded, led)
-    for audited, expected in expected_by_log.items():
-        holes = vanished.get((audited.log, audited.incarnation), ())
+    loaded_offsets: dict[TopicPartition, list[tuple[int, int]]] = {}
+    expected_by_partition, *_ = expected_rows(services, ledgers, table, loaded, led)
+    for audited, expected in expected_by_partition.items():
+        holes = vanished.get((audited.partition, audited.incarnation), ())
         intervals = [(one.from_offset, one.until_offset) for one in expected.coverage]
         intervals += [(r.from_offset, r.until_offset) for r, _ in expected.ranges]
-        of_log = loaded_offsets.setdefault(audited.log, [])
+        of_partition = loaded_offsets.setdefault(audited.partition, [])
         for interval in intervals:
-            of_log.extend(subtract_intervals(interval, holes))
+            of_partition.extend(subtract_intervals(interval, holes))
     rows = _rows_of(services, to_look_up, stands, vanished)
     reject_loaded(moves, loaded_offsets, rows, incarnations)
 
 
 def _rows_of(
     services: LiveServices,
-    intervals: Mapping[BrokerPartition, tuple[int, int]],
+    intervals: Mapping[TopicPartition, tuple[int, int]],
     stands: Standing,
-    vanished: Mapping[tuple[BrokerPartition, int], Iterable[tuple[int, int]]],
-) -> dict[BrokerPartition, int]:
+    vanished: Mapping[tuple[TopicPartition, int], Iterable[tuple[int, int]]],
+) -> dict[TopicPartition, int]:
     """Return the number of rows of these offsets in the table, of any writer.
 
     All incarnations with existing records count.
     """
     rows = dict.fromkeys(intervals, 0)
-    newest = {log: stands.old.incarnations.get(log, 0) for log in intervals}
+    newest = {partition: stands.old.incarnations.get(partition, 0) for partition in intervals}
     for incarnation in range(max(newest.values(), default=0) + 1):
         ranges = []
-        for log, interval in sorted(intervals.items()):
-            if incarnation > newest[log]:
+        for partition, interval in sorted(intervals.items()):
+            if incarnation > newest[partition]:
                 continue
-            for part in subtract_intervals(interval, vanished.get((log, incarnation), ())):
-                ranges.append(OffsetRange(log, *part))
+            for part in subtract_intervals(interval, vanished.get((partition, incarnation), ())):
+                ranges.append(OffsetRange(partition, *part))
         partitions = {}
-        for log in intervals:
-            partitions[log] = replace(stands.old.partitions[log], incarnation=incarnation)
+        for partition in intervals:
+            partitions[partition] = replace(
+                stands.old.partitions[partition], incarnation=incarnation
+            )
         counted = services.rows_of_today(
             replace(stands.old, ranges=tuple(ranges), partitions=partitions)
         )
@@ -366,11 +370,11 @@ def _rows_of(
                 action="Check the columns and files of the table: some are missing",
             )
         for r, receipt in zip(ranges, counted.receipts, strict=True):
-            rows[r.log] += receipt.rows or 0
+            rows[r.partition] += receipt.rows or 0
     return rows
 
 
-_Change = Callable[[Sequence[Pause], Iterable[Named], frozenset[BrokerPartition]], Changed]
+_Change = Callable[[Sequence[Pause], Iterable[Named], frozenset[TopicPartition]], Changed]
 
 
 def pause(settings: Settings, names: Sequence[str], reason: str) -> DecisionResult:
@@ -381,7 +385,7 @@ def pause(settings: Settings, names: Sequence[str], reason: str) -> DecisionResu
     """
 
     def change(
-        pauses: Sequence[Pause], named: Iterable[Named], known: frozenset[BrokerPartition]
+        pauses: Sequence[Pause], named: Iterable[Named], known: frozenset[TopicPartition]
     ) -> Changed:
         return pausing(pauses, named, known, reason=reason, by=user_at_host(), now_ms=now_ms())
 
@@ -424,18 +428,20 @@ def _changed(
 
 def _known(
     services: LiveServices, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None
-) -> frozenset[BrokerPartition]:
+) -> frozenset[TopicPartition]:
     """Return the partitions that the ledger knows.
 
     If one of `named` is not among them, those that the brokers report are included.
     """
-    known = {one.log for one in pauses if one.log}
+    known = {one.partition for one in pauses if one.partition}
     if newest:
         known |= newest.partitions.keys() | newest.pending.keys()
-    paused_topics = {one.topic for one in pauses if one.log is None}
+    paused_topics = {one.topic for one in pauses if one.partition is None}
 
     def is_known(one: Named) -> bool:
-        return one.topic in paused_topics or any(one.covers(log) for log in known)
+        return one.topic in paused_topics or any(
+            one.covers(topic_partition) for topic_partition in known
+        )
 
     if all(is_known(one) for one in named):
         return frozenset(known)
@@ -446,7 +452,7 @@ def _known(
         described = discovery.describe(cluster, ())
     for name, topic in described.topics.items():
         if source.topic_filter.admits(name):
-            known |= {partition.log for partition in topic.partitions}
+            known |= {partition.partition for partition in topic.partitions}
     return frozenset(known)
 
 
@@ -456,7 +462,7 @@ def _describe_paused_in_stored_plan(
     """Describe that a stored plan reads newly paused partitions, since it is executed whole."""
     new = [one for one in after if one not in before]
     for one in new:
-        if any(one.covers(r.log) for r in stored.ranges):
+        if any(one.covers(r.partition) for r in stored.ranges):
             return [
                 f"plan {stored.number} is stored and reads some of that: it is executed whole, "
                 "and the pause begins after it"

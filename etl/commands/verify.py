@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from etl.audit.causes_of_missing_rows import (
-    LogProof,
     Origin,
+    PartitionProof,
     UnprovenOffsets,
     blame,
     doubt_of,
@@ -24,10 +24,10 @@ from etl.audit.causes_of_missing_rows import (
     origin_of,
 )
 from etl.audit.compare_rows import (
-    AuditedLog,
+    AuditedPartition,
     Expected,
     IncompleteInterval,
-    LogFindings,
+    PartitionFindings,
     more_than_before,
     rows_before_of,
 )
@@ -131,25 +131,25 @@ def without_others(
     services: LiveServices,
     ledger: Ledger,
     table: Table,
-    expected: Mapping[AuditedLog, Expected],
-    found: tuple[LogFindings, ...],
-) -> tuple[tuple[LogFindings, ...], int]:
+    expected: Mapping[AuditedPartition, Expected],
+    found: tuple[PartitionFindings, ...],
+) -> tuple[tuple[PartitionFindings, ...], int]:
     """Return the findings without rows of other pipelines, and the number of these rows.
 
     Left out are topics that this pipeline never loaded, and rows beyond its own in topics that
     another pipeline loads now: this pipeline is retired, its conf leaves the topic out, or a run
     stops at the other's commits.
     """
-    own_topics = {audited.log.topic for audited in expected}
+    own_topics = {audited.partition.topic for audited in expected}
     if ledger.newest:
         own_topics |= ledger.newest.known_topics
-    topics = {f.audited.log.topic for f in found}
+    topics = {f.audited.partition.topic for f in found}
     foreign = topics - own_topics
     is_ended = bool(ledger.retired) or any(commit.by for commit in table.foreign)
     topic_filter = services.settings.source.topic_filter
     given_away = set()
     for f in found:
-        topic = f.audited.log.topic
+        topic = f.audited.partition.topic
         if f.unexpected and topic in own_topics and (is_ended or not topic_filter.admits(topic)):
             given_away.add(topic)
     if not foreign and not given_away:
@@ -163,7 +163,7 @@ def without_others(
     judged = []
     left_out = 0
     for f in found:
-        topic = f.audited.log.topic
+        topic = f.audited.partition.topic
         if topic in foreign and is_loaded_by_others(topic):
             left_out += f.found_rows
         elif topic in given_away and is_loaded_by_others(topic):
@@ -175,13 +175,13 @@ def without_others(
     return tuple(judged), left_out
 
 
-def _without_unexpected(found: LogFindings) -> LogFindings:
+def _without_unexpected(found: PartitionFindings) -> PartitionFindings:
     """Return the findings without unexpected rows, except surplus ones in our loaded offsets."""
     surplus = sum(max(0, one.found_rows - one.expected_rows) for one in found.unequal)
     return replace(found, unexpected=surplus, unexpected_first=())
 
 
-_Place = tuple[AuditedLog, int, int]
+_Place = tuple[AuditedPartition, int, int]
 """A range: partition incarnation, from, until."""
 
 
@@ -237,11 +237,11 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
     incarnations = ledger.newest.incarnations if ledger.newest else {}
     for f in found:
         doubles += [(f.audited, place, rows) for place, rows in scan.doubles(f)]
-        if incarnations.get(f.audited.log, 0) == f.audited.incarnation:
+        if incarnations.get(f.audited.partition, 0) == f.audited.incarnation:
             span = scan.doubled_span(f)
             if span:
                 spans[f.audited] = span
-    logs = tuple(_explain(services, ledgers, table, of_all, found))
+    partitions = tuple(_explain(services, ledgers, table, of_all, found))
 
     notes = of_all.notes
     if rows_of_others:
@@ -255,7 +255,9 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
             f"{given_up:,} rows are of plans that were given up: none is duplicated, "
             "and their completeness is not verified",
         )
-    rows_of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
+    rows_without_partition = (
+        tuple(scan.first_without_partition()) if scan.rows_without_partition else ()
+    )
     rows_before = rows_in_intervals(spark, path, table.version, before, physical=is_physical)
     number_before = sum(rows_before.values())
     if rows_before:
@@ -263,14 +265,14 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
             f"{number_before:,} rows are from before plan 1: they are counted, and not verified",
         )
     return Proof(
-        logs,
+        partitions,
         tuple(doubles),
         table.version,
         notes,
         settings.transform.function,
         tuple(by_others),
-        scan.rows_of_no_log,
-        rows_of_no_log,
+        scan.rows_without_partition,
+        rows_without_partition,
         number_before,
         more_than_before(ledger.newest, rows_before),
         double_spans=spans,
@@ -306,8 +308,8 @@ def _explain(
     ledgers: BothLedgers,
     table: Table,
     of_all: ExpectedOfAll,
-    found: Sequence[LogFindings],
-) -> Iterator[LogProof]:
+    found: Sequence[PartitionFindings],
+) -> Iterator[PartitionProof]:
     """Return the findings with reasons; the table's log is read only if rows are missing."""
     short: dict[_Place, IncompleteInterval] = {}
     for f in found:
@@ -324,17 +326,17 @@ def _explain(
         gaps = gaps_of(
             of_all.rows.get(audited, Expected()),
             of_all.losses.get(audited, ()),
-            is_physical=audited.log.is_physical,
+            is_physical=audited.partition.is_physical,
         )
         own_origins = [origins[audited, s.from_offset, s.until_offset] for s in f.short]
         unproven = UnprovenOffsets()
         if f.unproven:
             unproven = _unproven(ledgers, table, of_all.loaded, f)
-        yield LogProof(f, gaps, blame(own_origins, removals, allowed), unproven)
+        yield PartitionProof(f, gaps, blame(own_origins, removals, allowed), unproven)
 
 
 def _unproven(
-    ledgers: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings
+    ledgers: BothLedgers, table: Table, loaded: Sequence[Loaded], found: PartitionFindings
 ) -> UnprovenOffsets:
     acknowledgement = ledgers.ledger.acknowledged
     accepted = 0
@@ -350,7 +352,7 @@ def _unproven(
         plans,
         pruned=ledgers.coverage.unproven_through,
         accepted=accepted,
-        is_physical=found.audited.log.is_physical,
+        is_physical=found.audited.partition.is_physical,
     )
 
 

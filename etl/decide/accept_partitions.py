@@ -31,7 +31,7 @@ from etl.decide.offsets import starts_anew, starts_of
 from etl.decide.plan import shape_of_rows
 from etl.decide.plan_replacement import (
     losses_to_read_again,
-    lost_with_logs,
+    lost_with_partitions,
     partitions_missing_offsets,
 )
 from etl.decide.recreated_or_truncated import (
@@ -48,19 +48,19 @@ from etl.decide.recreated_or_truncated import (
     recreated_topics,
     topic_ids_to_record,
     truncated_partitions,
-    undecided_logs,
-    waiting_logs,
+    undecided_partitions,
+    waiting_partitions,
     ways_out,
 )
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
-    BrokerPartition,
     Committed,
     Fingerprint,
     Lineage,
     Named,
+    TopicPartition,
     drop_keys,
     is_named,
     topics_of,
@@ -95,19 +95,19 @@ class AcceptRequest:
     is_same_log: bool = False
     """True if the topics or partitions are the same and only their znode ids changed."""
 
-    def covers(self, log: BrokerPartition) -> bool:
+    def covers(self, partition: TopicPartition) -> bool:
         """Return True if the partition or its topic is named."""
-        return is_named(log, self.named)
+        return is_named(partition, self.named)
 
-    def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
+    def offsets_of(self, partition: TopicPartition) -> tuple[int, ...]:
         """Return the named offsets of the partition."""
-        if self.at is None or not self.covers(log):
+        if self.at is None or not self.covers(partition):
             return ()
         return (self.at,)
 
-    def names_itself(self, log: BrokerPartition) -> bool:
+    def names_itself(self, partition: TopicPartition) -> bool:
         """Return True if the partition itself is named."""
-        return any(name.log == log for name in self.named)
+        return any(name.partition == partition for name in self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +116,22 @@ class AcceptedPartitions:
 
     again: Mapping[str, str]
     """Topics that are accepted as a whole, and their present ids."""
-    moved: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    moved: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Partitions that continue as another incarnation, and their positions."""
-    anew: frozenset[BrokerPartition] = frozenset()
+    anew: frozenset[TopicPartition] = frozenset()
     """Those of them without any of the records that were read."""
-    cut: frozenset[BrokerPartition] = frozenset()
+    cut: frozenset[TopicPartition] = frozenset()
     """Truncated partitions, also those that stay: only records of a stored plan are gone."""
-    exact: frozenset[BrokerPartition] = frozenset()
+    exact: frozenset[TopicPartition] = frozenset()
     """Truncated partitions with a known truncation offset."""
-    same: frozenset[BrokerPartition] = frozenset()
+    same: frozenset[TopicPartition] = frozenset()
     """Undecided partitions that continue unchanged."""
 
 
-def accepted_logs(
+def accepted_partitions(
     request: AcceptRequest,
     newest: Plan,
-    loaded_until: Mapping[BrokerPartition, int],
+    loaded_until: Mapping[TopicPartition, int],
     all_cuts: Collection[Cut],
     snapshot: Snapshot,
     settings: Settings,
@@ -145,15 +145,15 @@ def accepted_logs(
     for topic, now in recreated_topics(newest, snapshot).items():
         if Named(topic) in request.named:
             again[topic] = now
-    undecided = set(undecided_logs(newest, snapshot))
+    undecided = set(undecided_partitions(newest, snapshot))
     waiting = []
-    for log in waiting_logs(newest, snapshot):
-        if request.covers(log):
-            waiting.append(log)
+    for partition in waiting_partitions(newest, snapshot):
+        if request.covers(partition):
+            waiting.append(partition)
     cuts = {}
     for cut in all_cuts:
-        if request.covers(cut.log) and cut.log not in undecided:
-            cuts[cut.log] = cut
+        if request.covers(cut.partition) and cut.partition not in undecided:
+            cuts[cut.partition] = cut
     _reject_unknown(request.named, {*loaded_until, *snapshot.readable, *snapshot.leaderless})
     _reject_partitions_of_recreated_topics(request.named, again, newest, snapshot)
     _reject_unchanged_topics(request.named, again, {*cuts, *waiting}, snapshot)
@@ -167,27 +167,27 @@ def accepted_logs(
         return AcceptedPartitions(
             again, same=frozenset(_known_as_same(waiting, request, newest, snapshot))
         )
-    truncated = {log: cut for log, cut in cuts.items() if log.topic not in again}
+    truncated = {partition: cut for partition, cut in cuts.items() if partition.topic not in again}
     if request.at is not None and waiting:
         moved = _at_of_one(waiting, truncated, loaded_until, request, snapshot)
-        from_start = [log for log, offset in moved.items() if not offset]
+        from_start = [partition for partition, offset in moved.items() if not offset]
         return AcceptedPartitions(again, moved, anew=frozenset(from_start))
-    same = {log for log in waiting if _continues(log, request, newest, snapshot)}
-    anew = {log for log in loaded_until if log.topic in again}
+    same = {partition for partition in waiting if _continues(partition, request, newest, snapshot)}
+    anew = {partition for partition in loaded_until if partition.topic in again}
     anew.update(set(waiting) - same)
     moved = {
         **_truncation_positions(truncated, loaded_until, request, snapshot),
         **_starts_anew(anew, snapshot, settings),
     }
-    exact = [log for log, cut in truncated.items() if cut.is_known]
+    exact = [partition for partition, cut in truncated.items() if cut.is_known]
     return AcceptedPartitions(
         again, moved, frozenset(anew), frozenset(truncated), frozenset(exact), frozenset(same)
     )
 
 
-def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
+def _reject_unknown(names: Sequence[Named], known: Collection[TopicPartition]) -> None:
     for name in names:
-        if name.log is not None and name.log not in known:
+        if name.partition is not None and name.partition not in known:
             raise SettingsError(
                 f"There is no partition {name}",
                 key="--partition",
@@ -208,7 +208,7 @@ def _reject_partitions_of_recreated_topics(
     recreated = recreated_topics(old, snapshot).keys() - again
     for name in names:
         ids = compared_ids(name.topic, old, snapshot)
-        if name.log is None or name.topic not in recreated or ids is None:
+        if name.partition is None or name.topic not in recreated or ids is None:
             continue
         known_id, topic_id = ids
         if is_creation_id(topic_id):
@@ -217,7 +217,7 @@ def _reject_partitions_of_recreated_topics(
             f"The topic was deleted and recreated: its id is {topic_id}, plan {old.number} read "
             f"{known_id}. Its partitions cannot be accepted one by one",
             key="--partition",
-            **name.log.place,
+            **name.partition.place,
             action=f"Accept the topic as a whole: {accept_command([name.topic])}",
         )
 
@@ -225,14 +225,14 @@ def _reject_partitions_of_recreated_topics(
 def _reject_unchanged_topics(
     names: Sequence[Named],
     again: Mapping[str, str],
-    unsound: Collection[BrokerPartition],
+    unsound: Collection[TopicPartition],
     snapshot: Snapshot,
 ) -> None:
     for name in names:
         if name.topic in again or name.covers_any(unsound):
             continue
         _reject_unknown_topic(name, snapshot)
-        unread = [log for log in sorted(snapshot.leaderless) if name.covers(log)]
+        unread = [partition for partition in sorted(snapshot.leaderless) if name.covers(partition)]
         if unread:
             raise BrokerUnreachable(
                 "The partition has no leader", **unread[0].place, action="Check its brokers"
@@ -267,7 +267,7 @@ def _reject_unknown_topic(name: Named, snapshot: Snapshot) -> None:
     )
 
 
-def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:
+def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[TopicPartition, Cut]) -> None:
     """Reject `--not-recreated` for recreated topics.
 
     Only the topic's znode may differ, and the partition must reach our position.
@@ -280,7 +280,7 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
                 topic=topic,
                 action="Leave --not-recreated out to continue with the new one",
             )
-    for log, cut in sorted(cuts.items()):
+    for partition, cut in sorted(cuts.items()):
         if cut.holds_others:
             difference = "it has other bytes than those that were read"
         else:
@@ -288,65 +288,65 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
         raise SettingsError(
             f"It is not the same partition: {difference}",
             key="--not-recreated",
-            **log.place,
+            **partition.place,
             action="Leave --not-recreated out to accept that",
         )
 
 
 def _known_as_same(
-    waiting: Sequence[BrokerPartition],
+    waiting: Sequence[TopicPartition],
     request: AcceptRequest,
     newest: Plan,
     snapshot: Snapshot,
-) -> Sequence[BrokerPartition]:
+) -> Sequence[TopicPartition]:
     """Return the partitions of `--not-recreated`.
 
     Raises SettingsError for one that is known to be another, and for an undecidable one that is not
     named itself.
     """
-    for log in waiting:
-        is_same = is_what_was_read(log, newest, snapshot)
+    for partition in waiting:
+        is_same = is_what_was_read(partition, newest, snapshot)
         if is_same is False:
             raise SettingsError(
                 "It is not the same partition: it no longer has the bytes that were read",
                 key="--not-recreated",
-                **log.place,
+                **partition.place,
                 action="Leave --not-recreated out to read it from its start",
             )
-        if is_same is None and not request.names_itself(log):
-            raise _undecidable(log, newest, snapshot)
+        if is_same is None and not request.names_itself(partition):
+            raise _undecidable(partition, newest, snapshot)
     return waiting
 
 
 def _continues(
-    log: BrokerPartition, request: AcceptRequest, newest: Plan, snapshot: Snapshot
+    partition: TopicPartition, request: AcceptRequest, newest: Plan, snapshot: Snapshot
 ) -> bool:
     """Return True if an undecided partition continues at its position.
 
     Its bytes decide. Raises SettingsError if they are undecidable and the partition is not named
     itself, or if they are unchanged and it is named.
     """
-    is_same = is_what_was_read(log, newest, snapshot)
-    if is_same is None and not request.names_itself(log):
-        raise _undecidable(log, newest, snapshot)
-    if is_same and request.names_itself(log):
+    is_same = is_what_was_read(partition, newest, snapshot)
+    if is_same is None and not request.names_itself(partition):
+        raise _undecidable(partition, newest, snapshot)
+    if is_same and request.names_itself(partition):
         raise SettingsError(
             "It is the same partition: it has the bytes that were read last. Read from its start, "
             "its rows would be in the table twice",
             key="--partition",
-            **log.place,
+            **partition.place,
             action="Pass --not-recreated, which continues at its position. If its messages are all "
             "equal and it is another partition nevertheless, pass --truncated-at OFFSET",
         )
     return bool(is_same)
 
 
-def _undecidable(log: BrokerPartition, newest: Plan, snapshot: Snapshot) -> SettingsError:
+def _undecidable(partition: TopicPartition, newest: Plan, snapshot: Snapshot) -> SettingsError:
     return SettingsError(
         "It is undecidable whether it is the same partition: it must be named itself",
         key="--partition",
-        **log.place,
-        action=ways_out([log], newest, snapshot)[0],
+        **partition.place,
+        action=ways_out([partition], newest, snapshot)[0],
     )
 
 
@@ -356,37 +356,37 @@ _ONE_PARTITION = (
 
 
 def _at_of_one(
-    waiting: Sequence[BrokerPartition],
-    cuts: Mapping[BrokerPartition, Cut],
-    loaded_until: Mapping[BrokerPartition, int],
+    waiting: Sequence[TopicPartition],
+    cuts: Mapping[TopicPartition, Cut],
+    loaded_until: Mapping[TopicPartition, int],
     request: AcceptRequest,
     snapshot: Snapshot,
-) -> dict[BrokerPartition, int]:
-    log, *others = waiting
-    if others or cuts or not request.names_itself(log) or request.at is None:
+) -> dict[TopicPartition, int]:
+    partition, *others = waiting
+    if others or cuts or not request.names_itself(partition) or request.at is None:
         raise SettingsError(
             "--truncated-at is for one partition", key="--truncated-at", action=_ONE_PARTITION
         )
-    if request.at > loaded_until[log]:
+    if request.at > loaded_until[partition]:
         raise SettingsError(
-            f"Offset {request.at} is above {loaded_until[log]}, the end of the offsets that were"
+            f"Offset {request.at} is above {loaded_until[partition]}, the end of the offsets that were"
             " read",
             key="--truncated-at",
-            **log.place,
+            **partition.place,
             action="Check with `etl run CONF --dry-run`",
         )
-    reject_misaligned_offset(log, request.at, snapshot, key="--truncated-at")
-    return {log: request.at}
+    reject_misaligned_offset(partition, request.at, snapshot, key="--truncated-at")
+    return {partition: request.at}
 
 
 def _truncation_positions(
-    cuts: Mapping[BrokerPartition, Cut],
-    loaded_until: Mapping[BrokerPartition, int],
+    cuts: Mapping[TopicPartition, Cut],
+    loaded_until: Mapping[TopicPartition, int],
     request: AcceptRequest,
     snapshot: Snapshot,
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the positions of partitions that lost records of the table."""
-    unknown = [log for log in sorted(cuts) if not cuts[log].is_known]
+    unknown = [partition for partition in sorted(cuts) if not cuts[partition].is_known]
     if request.at is not None and (len(unknown) != 1 or len(cuts) != 1):
         raise SettingsError(
             "--truncated-at is for one partition with a truncation offset that brokers do not "
@@ -395,13 +395,13 @@ def _truncation_positions(
             action=_ONE_PARTITION,
         )
     if unknown and request.at is None:
-        log = unknown[0]
-        end = cuts[log].left_until
+        partition = unknown[0]
+        end = cuts[partition].left_until
         action = (
             "Find the offset up to which its records are those in the table, and pass it as "
             f"--truncated-at: {end} if no record was written since"
         )
-        if log.is_physical:
+        if partition.is_physical:
             action = (
                 "Find the offset up to which its records are those in the table "
                 "(etl records show), and pass it as --truncated-at: 0 if it was recreated"
@@ -409,53 +409,53 @@ def _truncation_positions(
         raise SettingsError(
             f"The brokers do not report the truncation offset of the partition: {end} or below",
             key="--truncated-at",
-            **log.place,
+            **partition.place,
             action=action,
         )
-    for log in unknown:
-        end = cuts[log].left_until
+    for partition in unknown:
+        end = cuts[partition].left_until
         if request.at is None:
             continue
         if request.at > end:
             raise SettingsError(
                 f"Offset {request.at} is above {end}, the highest possible truncation offset",
                 key="--truncated-at",
-                **log.place,
+                **partition.place,
                 action="Check with `etl run CONF --dry-run`",
             )
-        reject_misaligned_offset(log, request.at, snapshot, key="--truncated-at")
+        reject_misaligned_offset(partition, request.at, snapshot, key="--truncated-at")
     positions = {}
-    for log, cut in cuts.items():
+    for partition, cut in cuts.items():
         until = cut.left_until
         if request.at is not None and not cut.is_known:
             until = request.at
-        if until < loaded_until[log]:
-            positions[log] = until
+        if until < loaded_until[partition]:
+            positions[partition] = until
     return positions
 
 
 def _starts_anew(
-    logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
-) -> dict[BrokerPartition, int]:
+    partitions: Collection[TopicPartition], snapshot: Snapshot, settings: Settings
+) -> dict[TopicPartition, int]:
     """Return the start of recreated partitions, by `source.new_topics_starting_offsets`; 0 if the
     new topic lacks the partition.
     """
     is_latest = settings.source.new_topics_starting_offsets is StartAt.LATEST
     starts = {}
-    for log in sorted(logs):
-        if log in snapshot.leaderless:
+    for partition in sorted(partitions):
+        if partition in snapshot.leaderless:
             raise BrokerUnreachable(
                 "The partition has no leader, so its start is unknown",
-                **log.place,
+                **partition.place,
                 action="Check the brokers that host its replicas",
             )
-        extent = snapshot.readable.get(log)
+        extent = snapshot.readable.get(partition)
         if extent is None:
-            starts[log] = 0
+            starts[partition] = 0
         elif is_latest:
-            starts[log] = extent.end_offset
+            starts[partition] = extent.end_offset
         else:
-            starts[log] = extent.log_start_offset
+            starts[partition] = extent.log_start_offset
     return starts
 
 
@@ -463,26 +463,26 @@ def describe_accepted_partitions(newest: Plan, plan: Plan, snapshot: Snapshot) -
     """Describe the partitions that `plan` decides and those that stay undecided: a sentence for
     each kind.
     """
-    left = undecided_logs(plan, snapshot)
-    is_available = set(waiting_logs(plan, snapshot))
+    left = undecided_partitions(plan, snapshot)
+    is_available = set(waiting_partitions(plan, snapshot))
     kept, kept_by_operator, recreated_by_operator = [], [], []
-    for log in undecided_logs(newest, snapshot):
-        if log in left:
+    for partition in undecided_partitions(newest, snapshot):
+        if partition in left:
             continue
-        is_undecidable = is_what_was_read(log, newest, snapshot) is None
-        if plan.incarnations.get(log, 0) != newest.incarnations.get(log, 0):
+        is_undecidable = is_what_was_read(partition, newest, snapshot) is None
+        if plan.incarnations.get(partition, 0) != newest.incarnations.get(partition, 0):
             if is_undecidable:
-                recreated_by_operator.append(log)
+                recreated_by_operator.append(partition)
         elif is_undecidable:
-            kept_by_operator.append(log)
+            kept_by_operator.append(partition)
         else:
-            kept.append(log)
+            kept.append(partition)
     unavailable, still_undecided = [], []
-    for log in left:
-        if log in is_available:
-            still_undecided.append(log)
+    for partition in left:
+        if partition in is_available:
+            still_undecided.append(partition)
         else:
-            unavailable.append(log)
+            unavailable.append(partition)
     decisions = [
         (named(kept), "continues at its position"),
         (
@@ -526,10 +526,10 @@ def _topics_kept(newest: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
 
 
 def _keeps_incarnations(topic: str, old: Plan, plan: Plan) -> bool:
-    for log in plan.loaded_until:
-        if log.topic != topic:
+    for partition in plan.loaded_until:
+        if partition.topic != topic:
             continue
-        if plan.incarnations.get(log, 0) != old.incarnations.get(log, 0):
+        if plan.incarnations.get(partition, 0) != old.incarnations.get(partition, 0):
             return False
     return True
 
@@ -555,7 +555,7 @@ def plan_reset(
         reject_replacing(state.plan)
         inherited = _inherited_by_replacement(state.plan)
     cuts = tuple(_cuts(state, inherited.loaded_until, snapshot))
-    accepted = accepted_logs(
+    accepted = accepted_partitions(
         request, inherited.newest, inherited.loaded_until, cuts, snapshot, settings
     )
     losses = (*_losses(state, accepted.moved), *_lost_of(state, accepted, snapshot, request))
@@ -571,15 +571,15 @@ class _Inherited:
     """The newest plan, and what the reset plan takes over from it."""
 
     newest: Plan
-    loaded_until: Mapping[BrokerPartition, int]
+    loaded_until: Mapping[TopicPartition, int]
     number: int
     """Of the reset plan."""
     previous: str | None
     supersedes: str | None
     inherits: Predecessor | None
     stale_rows: Sequence[StaleRows]
-    record_epochs: Mapping[BrokerPartition, Lineage]
-    seen: Mapping[BrokerPartition, Committed]
+    record_epochs: Mapping[TopicPartition, Lineage]
+    seen: Mapping[TopicPartition, Committed]
     """Committed offsets that the replaced plan has observed."""
 
 
@@ -631,12 +631,12 @@ def _reset(
     seen = snapshot.committed_of(positions)
     seen |= inherited.seen
     records_left = dict(moved)
-    for log in accepted.anew.intersection(moved):
-        records_left[log] = 0
+    for partition in accepted.anew.intersection(moved):
+        records_left[partition] = 0
     topic_ids = {**newest.topic_ids, **accepted.again}
-    for log in decided:
-        if log.is_physical and log.topic in snapshot.topic_ids:
-            topic_ids[log.topic] = snapshot.topic_ids[log.topic]
+    for partition in decided:
+        if partition.is_physical and partition.topic in snapshot.topic_ids:
+            topic_ids[partition.topic] = snapshot.topic_ids[partition.topic]
     creations = {}
     for topic, creation in newest.creation_ids.items():
         if topic not in accepted.again:
@@ -646,17 +646,17 @@ def _reset(
             creations[topic] = creation
     pending = dict(newest.pending)
     if not request.is_same_log:
-        for log in newest.pending:
-            if log.topic in accepted.again:
-                pending[log] = PendingPartition(starts_anew(log, settings, now_ms))
+        for partition in newest.pending:
+            if partition.topic in accepted.again:
+                pending[partition] = PendingPartition(starts_anew(partition, settings, now_ms))
     log_starts = {}
-    for log, extent in snapshot.readable.items():
-        if log in positions:
-            log_starts[log] = extent.log_start_offset
+    for partition, extent in snapshot.readable.items():
+        if partition in positions:
+            log_starts[partition] = extent.log_start_offset
     leader_epochs = leader_epochs_to_record(newest, snapshot, moved)
     incarnations = dict(newest.incarnations)
-    for log in moved:
-        incarnations[log] = newest.incarnations.get(log, 0) + 1
+    for partition in moved:
+        incarnations[partition] = newest.incarnations.get(partition, 0) + 1
     return Plan(
         number=inherited.number,
         origin=PlanOrigin(
@@ -694,8 +694,8 @@ def _reset(
 
 
 def _gone(
-    left: Mapping[BrokerPartition, int],
-    loaded_until: Mapping[BrokerPartition, int],
+    left: Mapping[TopicPartition, int],
+    loaded_until: Mapping[TopicPartition, int],
     newest: Plan,
     stale_rows: Sequence[StaleRows],
 ) -> tuple[StaleRows, ...]:
@@ -708,19 +708,21 @@ def _gone(
     kept, earlier = [], []
     begun = {}
     for interval in stale_rows:
-        log = interval.log
-        if interval.incarnation == newest.incarnations.get(log, 0) - 1:
-            begun[log] = interval
+        partition = interval.partition
+        if interval.incarnation == newest.incarnations.get(partition, 0) - 1:
+            begun[partition] = interval
     for interval in stale_rows:
-        if interval.log not in left:
+        if interval.partition not in left:
             kept.append(interval)
-        elif interval != begun.get(interval.log):
+        elif interval != begun.get(interval.partition):
             earlier.append(interval)
     found = []
-    for log, start in sorted(left.items()):
-        interval = StaleRows(log, start, loaded_until[log], newest.incarnations.get(log, 0))
-        if log in begun:
-            interval = replace(begun[log], from_offset=start)
+    for partition, start in sorted(left.items()):
+        interval = StaleRows(
+            partition, start, loaded_until[partition], newest.incarnations.get(partition, 0)
+        )
+        if partition in begun:
+            interval = replace(begun[partition], from_offset=start)
         if interval.from_offset < interval.until_offset:
             found.append(interval)
     return (*kept, *earlier, *found)
@@ -728,7 +730,7 @@ def _gone(
 
 def _fingerprints(
     newest: Plan, accepted: AcceptedPartitions, snapshot: Snapshot
-) -> dict[BrokerPartition, Fingerprint]:
+) -> dict[TopicPartition, Fingerprint]:
     """Return the tail fingerprints: current ones of accepted partitions, else the former ones."""
     changed = accepted.cut.union(accepted.moved)
     return {
@@ -739,7 +741,7 @@ def _fingerprints(
 
 
 def _cuts(
-    state: UpToDate | Replay, loaded_until: Mapping[BrokerPartition, int], snapshot: Snapshot
+    state: UpToDate | Replay, loaded_until: Mapping[TopicPartition, int], snapshot: Snapshot
 ) -> Iterable[Cut]:
     """Return the partitions truncated below their position; of a stored plan also those truncated
     inside its ranges.
@@ -749,21 +751,29 @@ def _cuts(
     """
     if isinstance(state, UpToDate):
         return truncated_partitions(state.last, snapshot, state.last.loaded_until)
-    found: dict[BrokerPartition, Cut] = {}
+    found: dict[TopicPartition, Cut] = {}
     # The later loops replace entries of the earlier ones.
     for cut in truncated_partitions(state.plan, snapshot, state.plan.loaded_until):
-        log = cut.log
-        found[log] = replace(cut, left_until=loaded_until[log], is_known=not log.is_physical)
+        partition = cut.partition
+        found[partition] = replace(
+            cut, left_until=loaded_until[partition], is_known=not partition.is_physical
+        )
     for cut in truncated_partitions(state.plan, snapshot, loaded_until):
-        found[cut.log] = replace(cut, left_until=min(cut.left_until, loaded_until[cut.log]))
-    for log in misaligned_partitions(state.plan, loaded_until, snapshot):
-        found[log] = Cut(
-            log, loaded_until[log], loaded_until[log] - 1, is_known=False, holds_others=True
+        found[cut.partition] = replace(
+            cut, left_until=min(cut.left_until, loaded_until[cut.partition])
+        )
+    for partition in misaligned_partitions(state.plan, loaded_until, snapshot):
+        found[partition] = Cut(
+            partition,
+            loaded_until[partition],
+            loaded_until[partition] - 1,
+            is_known=False,
+            holds_others=True,
         )
     return found.values()
 
 
-def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> Iterable[Loss]:
+def _losses(state: UpToDate | Replay, moved: Mapping[TopicPartition, int]) -> Iterable[Loss]:
     """Return the losses of moved offsets, as the next plan would have them, or those of the
     replaced plan.
 
@@ -775,11 +785,11 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
             if loss not in again:
                 yield loss
         return
-    for log, offset in sorted(state.followed.items()):
-        if log not in moved:
-            start = state.last.loaded_until[log]
-            incarnation = state.last.incarnations.get(log, 0)
-            yield Loss(log, start, offset, LossReason.MOVED, incarnation)
+    for partition, offset in sorted(state.followed.items()):
+        if partition not in moved:
+            start = state.last.loaded_until[partition]
+            incarnation = state.last.incarnations.get(partition, 0)
+            yield Loss(partition, start, offset, LossReason.MOVED, incarnation)
 
 
 def _lost_of(
@@ -797,36 +807,36 @@ def _lost_of(
         return []
     plan = state.plan
     decided = {}
-    for log in accepted.moved:
-        decided[log] = LossReason.TRUNCATED
-        if log in accepted.anew:
-            decided[log] = LossReason.RECREATED
+    for partition in accepted.moved:
+        decided[partition] = LossReason.TRUNCATED
+        if partition in accepted.anew:
+            decided[partition] = LossReason.RECREATED
     same = set(accepted.same)
     if request.is_same_log:
         for topic, now in recreated_topics(plan, snapshot).items():
             if not is_creation_id(now):
                 continue
-            for log in plan.loaded_until:
-                if log.topic == topic:
-                    same.add(log)
+            for partition in plan.loaded_until:
+                if partition.topic == topic:
+                    same.add(partition)
     gone = partitions_missing_offsets(plan, snapshot, decided=decided, same=same)
-    return lost_with_logs(plan, gone)
+    return lost_with_partitions(plan, gone)
 
 
 def _epochs_left(
-    lineages: Mapping[BrokerPartition, Lineage],
-    moved: Mapping[BrokerPartition, int],
-    exact: Collection[BrokerPartition],
-) -> dict[BrokerPartition, Lineage]:
+    lineages: Mapping[TopicPartition, Lineage],
+    moved: Mapping[TopicPartition, int],
+    exact: Collection[TopicPartition],
+) -> dict[TopicPartition, Lineage]:
     """Return the epochs of partitions truncated at a known offset, and of those that stay."""
     left = {}
-    for log, lineage in lineages.items():
-        if log not in moved:
+    for partition, lineage in lineages.items():
+        if partition not in moved:
             epochs = lineage
-        elif log in exact:
-            epochs = tuple(epoch for epoch in lineage if epoch[1] < moved[log])
+        elif partition in exact:
+            epochs = tuple(epoch for epoch in lineage if epoch[1] < moved[partition])
         else:
             continue
         if epochs:
-            left[log] = epochs
+            left[partition] = epochs
     return left

@@ -41,7 +41,7 @@ from etl.errors import (
     NotYetReadable,
     SettingsError,
 )
-from etl.model.partitions import BrokerPartition, is_named
+from etl.model.partitions import TopicPartition, is_named
 from etl.model.plans import BackfillPayload, Loss, Losses, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Backfill, LoadedIntervals, Snapshot, UpToDate
 from etl.settings.choices import OnNoLeader
@@ -50,7 +50,7 @@ from etl.settings.source import Timestamp
 
 _Part = tuple[int, int]
 """Offsets [from, until)."""
-Intervals = Mapping[BrokerPartition, tuple[_Part, ...]]
+Intervals = Mapping[TopicPartition, tuple[_Part, ...]]
 """Offsets [from, until) of each partition, ascending and disjoint; no partition without any."""
 
 
@@ -60,32 +60,34 @@ def unloaded_of(backfill: Backfill, loaded: LoadedIntervals) -> Intervals:
     `loaded`: by all plans of the pipeline.
     """
     done = {}
-    for log in backfill.intervals:
-        loaded_parts = loaded_in(log, backfill.incarnation_of(log), loaded)
-        done[log] = (*backfill.lost.get(log, ()), *loaded_parts)
+    for partition in backfill.intervals:
+        loaded_parts = loaded_in(partition, backfill.incarnation_of(partition), loaded)
+        done[partition] = (*backfill.lost.get(partition, ()), *loaded_parts)
     return without(backfill.intervals, done)
 
 
 def left_to_runs(
     backfill: Backfill,
     unloaded: Intervals,
-    loaded_until: Mapping[BrokerPartition, int],
-    incarnations: Mapping[BrokerPartition, int],
+    loaded_until: Mapping[TopicPartition, int],
+    incarnations: Mapping[TopicPartition, int],
 ) -> Intervals:
     """Return those of the unloaded offsets that runs load: from the loaded-until offset on, if the
     pipeline still reads the incarnation of the request. An operator set the offset back.
     """
     of_runs = {}
-    for log in unloaded:
-        if log in loaded_until and incarnations.get(log, 0) == backfill.incarnation_of(log):
-            of_runs[log] = ((loaded_until[log], OFFSETS_END),)
+    for partition in unloaded:
+        if partition in loaded_until and incarnations.get(partition, 0) == backfill.incarnation_of(
+            partition
+        ):
+            of_runs[partition] = ((loaded_until[partition], OFFSETS_END),)
     return intersect(unloaded, of_runs)
 
 
-def loaded_in(log: BrokerPartition, incarnation: int, loaded: LoadedIntervals) -> list[_Part]:
+def loaded_in(partition: TopicPartition, incarnation: int, loaded: LoadedIntervals) -> list[_Part]:
     """Return the loaded offsets of one incarnation of a partition."""
     offsets = []
-    for interval in loaded.intervals.get(log, ()):
+    for interval in loaded.intervals.get(partition, ()):
         if interval.incarnation == incarnation:
             offsets.append((interval.from_offset, interval.until_offset))
     return offsets
@@ -99,12 +101,12 @@ def intersect(some: Intervals, others: Intervals) -> Intervals:
 def without(some: Intervals, others: Intervals) -> Intervals:
     """Return the offsets of `some` that are not in `others`."""
     left = {}
-    for log, parts in some.items():
+    for partition, parts in some.items():
         outside: list[_Part] = []
         for part in parts:
-            outside += subtract_intervals(part, others.get(log, ()))
+            outside += subtract_intervals(part, others.get(partition, ()))
         if outside:
-            left[log] = tuple(outside)
+            left[partition] = tuple(outside)
     return left
 
 
@@ -136,14 +138,16 @@ def plan_backfill(
     _reject_unavailable(left, snapshot, settings)
     plan = plan_that_moves_nothing(state, snapshot, settings, reason=None, now_ms=now_ms)
 
-    readings: dict[BrokerPartition, _Part] = {}
+    readings: dict[TopicPartition, _Part] = {}
     lost: list[Loss] = []
-    for log in sorted(left.keys() & snapshot.readable.keys()):
-        incarnation = backfill.incarnation_of(log)
-        reading, lost_before = _readable(log, left[log], incarnation, snapshot, settings)
+    for partition in sorted(left.keys() & snapshot.readable.keys()):
+        incarnation = backfill.incarnation_of(partition)
+        reading, lost_before = _readable(
+            partition, left[partition], incarnation, snapshot, settings
+        )
         lost += lost_before
         if reading:
-            readings[log] = reading
+            readings[partition] = reading
     if not readings and not lost:
         return None
 
@@ -151,9 +155,13 @@ def plan_backfill(
     boundaries = boundaries_of(snapshot.readable)
     stops = divide_caps(readings, sizes, settings.limits, plan.number, boundaries)
     whole_ranges = []
-    for log, (start, _) in readings.items():
-        if start < stops[log]:
-            whole_ranges.append(OffsetRange(log, start, stops[log], snapshot.partition(log).leader))
+    for partition, (start, _) in readings.items():
+        if start < stops[partition]:
+            whole_ranges.append(
+                OffsetRange(
+                    partition, start, stops[partition], snapshot.partition(partition).leader
+                )
+            )
     task_bytes = settings.limits.target_task_bytes
     ranges = split_ranges(whole_ranges, sizes, task_bytes, snapshot.parallelism, boundaries)
     return replace(
@@ -166,7 +174,7 @@ def plan_backfill(
 
 
 def _readable(
-    log: BrokerPartition,
+    partition: TopicPartition,
     parts: Sequence[_Part],
     incarnation: int,
     snapshot: Snapshot,
@@ -175,7 +183,7 @@ def _readable(
     """Return the first readable part and the offsets lost before it. Raises as `reading_of`."""
     lost: list[Loss] = []
     for start, until in parts:
-        found = reading_of(log, start, snapshot, settings)
+        found = reading_of(partition, start, snapshot, settings)
         for loss in found.lost:
             lost_until = min(loss.until_offset, until)
             lost.append(replace(loss, until_offset=lost_until, incarnation=incarnation))
@@ -187,7 +195,7 @@ def _readable(
                 )
                 raise NotYetReadable(
                     message,
-                    **log.place,
+                    **partition.place,
                     offset=until,
                     action="Check its leader, and open transactions. A retry continues",
                 )
@@ -199,8 +207,11 @@ def with_lost(backfill: Backfill, plan: Plan) -> Backfill:
     """Return the request without the offsets that its plan gave up."""
     lost = dict(backfill.lost)
     for loss in plan.losses.lost:
-        lost[loss.log] = (*lost.get(loss.log, ()), (loss.from_offset, loss.until_offset))
-    merged = {log: tuple(merge_intervals(parts)) for log, parts in lost.items()}
+        lost[loss.partition] = (
+            *lost.get(loss.partition, ()),
+            (loss.from_offset, loss.until_offset),
+        )
+    merged = {partition: tuple(merge_intervals(parts)) for partition, parts in lost.items()}
     return replace(backfill, lost=intersect(merged, backfill.intervals))
 
 
@@ -217,10 +228,10 @@ def merge_intervals(parts: Iterable[_Part]) -> list[_Part]:
 
 def incomplete_error(backfill: Backfill, left: Intervals) -> BrokerUnreachable:
     """Return the error for a backfill of which no partition that is left can be read."""
-    log = min(left)
+    partition = min(left)
     return BrokerUnreachable(
-        f"The rest of backfill {backfill.name} is not loaded yet: {log} has no leader",
-        **log.place,
+        f"The rest of backfill {backfill.name} is not loaded yet: {partition} has no leader",
+        **partition.place,
         action="Check the brokers of the partition, then run "
         f"`etl backfills run CONF {backfill.name}` to continue",
     )
@@ -230,9 +241,9 @@ def _reject_other_incarnation(backfill: Backfill, left: Intervals, last: Plan) -
     """Reject a request for partitions of which the pipeline reads another incarnation now, or that
     it does not read any more.
     """
-    for log in sorted(left):
-        is_other = last.incarnations.get(log, 0) != backfill.incarnation_of(log)
-        if is_other or log not in last.loaded_until:
+    for partition in sorted(left):
+        is_other = last.incarnations.get(partition, 0) != backfill.incarnation_of(partition)
+        if is_other or partition not in last.loaded_until:
             message = (
                 "The pipeline continues with this partition as truncated or recreated, "
                 "and the backfill was requested before that"
@@ -243,22 +254,22 @@ def _reject_other_incarnation(backfill: Backfill, left: Intervals, last: Plan) -
                 f"Run `etl backfills delete CONF {backfill.name} --reason ...`, "
                 "which keeps the loaded rows"
             )
-            raise NeedsDecision(message, **log.place, action=action)
+            raise NeedsDecision(message, **partition.place, action=action)
 
 
 def _reject_unavailable(left: Intervals, snapshot: Snapshot, settings: Settings) -> None:
     """Reject missing partitions; if policy is `fail`, those without a leader, too."""
-    for log in sorted(left.keys() - snapshot.readable.keys()):
-        if log not in snapshot.leaderless:
+    for partition in sorted(left.keys() - snapshot.readable.keys()):
+        if partition not in snapshot.leaderless:
             message = "The partition does not exist any more, or the conf does not select its topic"
             action = "Check source.topics, and whether the topic was deleted"
-            raise NeedsDecision(message, **log.place, action=action)
+            raise NeedsDecision(message, **partition.place, action=action)
         if settings.source.on_no_leader is OnNoLeader.FAIL:
             action = (
                 "Check the brokers that host its replicas, "
                 "or set source.on_no_leader: skip to continue without it"
             )
-            raise BrokerUnreachable("The partition has no leader", **log.place, action=action)
+            raise BrokerUnreachable("The partition has no leader", **partition.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +281,14 @@ class BackfillRequest(ReplayRequest):
     only_missing: bool = False
     """Only offsets that the pipeline has not loaded."""
 
-    def covers(self, log: BrokerPartition) -> bool:
+    def covers(self, partition: TopicPartition) -> bool:
         """True if the request includes the partition."""
-        return not self.named or is_named(log, self.named)
+        return not self.named or is_named(partition, self.named)
 
 
 def requested_partitions(
     request: BackfillRequest, last: Plan, snapshot: Snapshot
-) -> list[BrokerPartition]:
+) -> list[TopicPartition]:
     """Return the requested partitions: readable ones that the pipeline has begun.
 
     Raises SettingsError and BrokerUnreachable.
@@ -289,9 +300,9 @@ def requested_partitions(
             raise SettingsError(
                 message, key="--partition", action="Check with `etl offsets show CONF`"
             )
-    logs = [log for log in sorted(existing) if request.covers(log)]
-    for log in logs:
-        if log not in last.loaded_until:
+    partitions = [partition for partition in sorted(existing) if request.covers(partition)]
+    for partition in partitions:
+        if partition not in last.loaded_until:
             message = (
                 "The pipeline has not begun this partition, "
                 "so it is unknown which offsets are left for a backfill"
@@ -300,20 +311,22 @@ def requested_partitions(
                 "Run `etl run CONF`, which decides where the pipeline begins. "
                 "Then run this command again"
             )
-            raise SettingsError(message, **log.place, action=action)
-        if log not in snapshot.readable:
-            raise BrokerUnreachable(f"The partition {log.unled}", **log.place, action=log.held_by)
-    return logs
+            raise SettingsError(message, **partition.place, action=action)
+        if partition not in snapshot.readable:
+            raise BrokerUnreachable(
+                f"The partition {partition.unled}", **partition.place, action=partition.held_by
+            )
+    return partitions
 
 
 def requested_intervals(
     request: BackfillRequest,
-    logs: Iterable[BrokerPartition],
+    partitions: Iterable[TopicPartition],
     found: OffsetsOfTimes,
     snapshot: Snapshot,
     *,
     now_ms: int,
-) -> dict[BrokerPartition, tuple[int, int]]:
+) -> dict[TopicPartition, tuple[int, int]]:
     """Return the requested offsets of each partition that has some.
 
     Raises as the module's table.
@@ -329,18 +342,18 @@ def requested_intervals(
         )
         raise NotReady(message, key="--until", action=action)
 
-    logs = list(logs)
-    _reject_above_all_ends(request, logs, snapshot)
+    partitions = list(partitions)
+    _reject_above_all_ends(request, partitions, snapshot)
     intervals = {}
-    for log in logs:
-        requested_start = _offset_of(request.from_, log, found)
-        end = _offset_of(request.until, log, found)
-        start = _retained_start(log, requested_start, request, snapshot)
+    for partition in partitions:
+        requested_start = _offset_of(request.from_, partition, found)
+        end = _offset_of(request.until, partition, found)
+        start = _retained_start(partition, requested_start, request, snapshot)
         if start < end:
-            _reject_above_end(log, end, request, snapshot)
-            reject_misaligned_offset(log, start, snapshot, key="--from")
-            reject_misaligned_offset(log, end, snapshot, key="--until")
-            intervals[log] = start, end
+            _reject_above_end(partition, end, request, snapshot)
+            reject_misaligned_offset(partition, start, snapshot, key="--from")
+            reject_misaligned_offset(partition, end, snapshot, key="--until")
+            intervals[partition] = start, end
     if not intervals:
         message = "The partitions have no record in the interval"
         if request.only_retained:
@@ -353,20 +366,20 @@ def requested_intervals(
     return intervals
 
 
-def _offset_of(bound: Bound, log: BrokerPartition, found: OffsetsOfTimes) -> int:
+def _offset_of(bound: Bound, partition: TopicPartition, found: OffsetsOfTimes) -> int:
     if isinstance(bound, int):
         return bound
-    return found[log, bound.ms]
+    return found[partition, bound.ms]
 
 
 def _retained_start(
-    log: BrokerPartition, start: int, request: BackfillRequest, snapshot: Snapshot
+    partition: TopicPartition, start: int, request: BackfillRequest, snapshot: Snapshot
 ) -> int:
     """Return the start of the interval, at or above the log start.
 
     By time, brokers find only retained records, so the request may mean earlier ones.
     """
-    log_start = snapshot.readable[log].log_start_offset
+    log_start = snapshot.readable[partition].log_start_offset
     is_offset = isinstance(request.from_, int)
     if is_offset:
         is_gone = start < log_start
@@ -379,16 +392,16 @@ def _retained_start(
     else:
         message = f"The log starts at {log_start}, so records of the interval may be gone"
     action = "Pass `--only-retained` to load the retained records, or a later --from"
-    raise DataLoss(message, **log.place, offset=start, action=action)
+    raise DataLoss(message, **partition.place, offset=start, action=action)
 
 
 def _reject_above_all_ends(
-    request: BackfillRequest, logs: Iterable[BrokerPartition], snapshot: Snapshot
+    request: BackfillRequest, partitions: Iterable[TopicPartition], snapshot: Snapshot
 ) -> None:
     """Reject an interval above the ends of all partitions: runs load it."""
     ends = []
-    for log in logs:
-        offsets = snapshot.readable[log]
+    for partition in partitions:
+        offsets = snapshot.readable[partition]
         ends.append(offsets.end_offset + offsets.held_back)
     if isinstance(request.from_, int) and ends and request.from_ > max(ends):
         message = (
@@ -400,9 +413,9 @@ def _reject_above_all_ends(
 
 
 def _reject_above_end(
-    log: BrokerPartition, end: int, request: BackfillRequest, snapshot: Snapshot
+    partition: TopicPartition, end: int, request: BackfillRequest, snapshot: Snapshot
 ) -> None:
-    offsets = snapshot.readable[log]
+    offsets = snapshot.readable[partition]
     readable_end = offsets.end_offset
     if end <= readable_end or request.only_missing:
         # Runs load the records above the readable end.
@@ -413,63 +426,65 @@ def _reject_above_end(
             "a transaction is open there"
         )
         action = "Run this command again when the transaction has ended"
-        raise NotYetReadable(message, **log.place, offset=end, action=action)
+        raise NotYetReadable(message, **partition.place, offset=end, action=action)
     message = f"The interval ends at {end}, and the partition at {readable_end}"
     action = f"Pass --until {readable_end}, or less"
-    raise SettingsError(message, key="--until", **log.place, action=action)
+    raise SettingsError(message, key="--until", **partition.place, action=action)
 
 
 def unloaded_intervals(
     request: BackfillRequest,
-    intervals: Mapping[BrokerPartition, _Part],
+    intervals: Mapping[TopicPartition, _Part],
     loaded: LoadedIntervals,
     last: Plan,
-    positions: Mapping[BrokerPartition, int],
-) -> dict[BrokerPartition, tuple[_Part, ...]]:
+    positions: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, tuple[_Part, ...]]:
     """Return the offsets of the intervals that a backfill loads; empty if there are none.
 
     `positions`: the loaded-until offsets, from where runs load. Raises SettingsError if a part is
     loaded, unless only unloaded offsets are requested.
     """
     found = {}
-    for log, interval in sorted(intervals.items()):
-        incarnation = last.incarnations.get(log, 0)
-        held = [(positions[log], OFFSETS_END), *loaded_in(log, incarnation, loaded)]
+    for partition, interval in sorted(intervals.items()):
+        incarnation = last.incarnations.get(partition, 0)
+        held = [(positions[partition], OFFSETS_END), *loaded_in(partition, incarnation, loaded)]
         if request.only_missing:
-            held += _read_by_others(log, incarnation, loaded, last)
+            held += _read_by_others(partition, incarnation, loaded, last)
         held = merge_intervals(held)
         free = subtract_intervals(interval, held)
         if free and incarnation:
-            raise _incarnation_error(log)
+            raise _incarnation_error(partition)
         if free != [interval] and not request.only_missing:
             for part in held:
                 if subtract_intervals(interval, [part]) != [interval]:
-                    raise _held_error(log, interval, part, free)
+                    raise _held_error(partition, interval, part, free)
         if free:
-            found[log] = tuple(free)
+            found[partition] = tuple(free)
     return found
 
 
 def also_read_by_others(intervals: Intervals, loaded: LoadedIntervals, last: Plan) -> int:
     """Return the number of these offsets that other members of the group read."""
-    read: dict[BrokerPartition, tuple[_Part, ...]] = {}
-    for log in intervals:
-        incarnation = last.incarnations.get(log, 0)
-        read[log] = tuple(merge_intervals(_read_by_others(log, incarnation, loaded, last)))
+    read: dict[TopicPartition, tuple[_Part, ...]] = {}
+    for partition in intervals:
+        incarnation = last.incarnations.get(partition, 0)
+        read[partition] = tuple(
+            merge_intervals(_read_by_others(partition, incarnation, loaded, last))
+        )
     return count_offsets(intersect(intervals, read))
 
 
 def _read_by_others(
-    log: BrokerPartition, incarnation: int, loaded: LoadedIntervals, last: Plan
+    partition: TopicPartition, incarnation: int, loaded: LoadedIntervals, last: Plan
 ) -> list[_Part]:
     offsets = []
     for read in (*loaded.read_by_others, *last.losses.read_by_others):
-        if read.log == log and read.incarnation == incarnation:
+        if read.partition == partition and read.incarnation == incarnation:
             offsets.append((read.from_offset, read.until_offset))
     return offsets
 
 
-def _incarnation_error(log: BrokerPartition) -> NeedsDecision:
+def _incarnation_error(partition: TopicPartition) -> NeedsDecision:
     """Return the error for a partition of a later incarnation.
 
     The rows of the current incarnation do not show what earlier ones loaded.
@@ -479,11 +494,11 @@ def _incarnation_error(log: BrokerPartition) -> NeedsDecision:
         "It is unknown which records of the interval were loaded before that"
     )
     action = "Pass the other partitions as `--partition TOPIC:PARTITION`"
-    return NeedsDecision(message, **log.place, action=action)
+    return NeedsDecision(message, **partition.place, action=action)
 
 
 def _held_error(
-    log: BrokerPartition, interval: _Part, part: _Part, free: Sequence[_Part]
+    partition: TopicPartition, interval: _Part, part: _Part, free: Sequence[_Part]
 ) -> SettingsError:
     """Return the error for an interval that overlaps offsets of the pipeline."""
     low = max(part[0], interval[0])
@@ -501,7 +516,7 @@ def _held_error(
         "Pass `--only-unloaded`, which leaves these offsets out "
         f"(it loads {offsets_left}). To read loaded records again, run `etl replay`"
     )
-    return SettingsError(message, key="--from", **log.place, offset=low, action=action)
+    return SettingsError(message, key="--from", **partition.place, offset=low, action=action)
 
 
 def reject_other_request(backfill: Backfill, request: str) -> None:

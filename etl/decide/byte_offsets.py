@@ -27,23 +27,23 @@ from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import CorruptData, MisalignedOffset, OffsetMoved, SettingsError
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     LookedAt,
     PartitionOffsets,
+    TopicPartition,
     UnverifiedOffset,
-    quoted_log,
+    quoted_partition,
     render_intervals,
-    render_log,
+    render_partition,
 )
 from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Table
 
-OperatorOffsets = Callable[[BrokerPartition], Collection[int]]
+OperatorOffsets = Callable[[TopicPartition], Collection[int]]
 """Returns the offsets of a partition that an operator passes."""
 
 
-def no_operator_offsets(log: BrokerPartition) -> Collection[int]:
+def no_operator_offsets(partition: TopicPartition) -> Collection[int]:
     """Return no offsets: in a run no operator passes any."""
     return ()
 
@@ -51,29 +51,31 @@ def no_operator_offsets(log: BrokerPartition) -> Collection[int]:
 def unverified_offsets(
     plan: Plan | None,
     table: Table | None,
-    committed: Mapping[BrokerPartition, Committed],
-    extents: Mapping[BrokerPartition, PartitionOffsets],
+    committed: Mapping[TopicPartition, Committed],
+    extents: Mapping[TopicPartition, PartitionOffsets],
     named: OperatorOffsets = no_operator_offsets,
 ) -> tuple[UnverifiedOffset, ...]:
     """Return the offsets to verify, sorted by partition. `plan` is the newest one."""
     version = 0
     if table is not None:
         version = table.transaction_version or 0
-    stored_starts: dict[BrokerPartition, _StoredStart] = {}
+    stored_starts: dict[TopicPartition, _StoredStart] = {}
     if plan is not None and plan.number > version:
         stored_starts = _stored_starts(plan)
     found: list[UnverifiedOffset] = []
-    for log, offsets in sorted(extents.items()):
+    for partition, offsets in sorted(extents.items()):
         if offsets.boundaries is None:
             continue
         of_operator: dict[int, UnverifiedOffset] = {}
-        for offset in named(log):
-            unverified = _unverified(offset, log, offsets, ())
+        for offset in named(partition):
+            unverified = _unverified(offset, partition, offsets, ())
             if unverified is not None:
                 of_operator[offset] = unverified
         found += of_operator.values()
-        committed_now = committed.get(log, NOTHING_COMMITTED)
-        for unverified in _unverified_of_run(log, offsets, plan, committed_now, stored_starts):
+        committed_now = committed.get(partition, NOTHING_COMMITTED)
+        for unverified in _unverified_of_run(
+            partition, offsets, plan, committed_now, stored_starts
+        ):
             if unverified.offset not in of_operator:
                 found.append(unverified)
     return tuple(found)
@@ -90,48 +92,52 @@ class _StoredStart:
     """True if an operator passed it as the end of a skipped interval."""
 
 
-def _stored_starts(plan: Plan) -> dict[BrokerPartition, _StoredStart]:
-    starts = {log: _StoredStart(offset) for log, offset in starts_of(plan).items()}
+def _stored_starts(plan: Plan) -> dict[TopicPartition, _StoredStart]:
+    starts = {partition: _StoredStart(offset) for partition, offset in starts_of(plan).items()}
     for loss in plan.losses.lost:
-        start = starts.get(loss.log)
+        start = starts.get(loss.partition)
         if start is None or loss.until_offset != start.offset:
             continue
-        if loss.incarnation != plan.incarnations.get(loss.log, 0):
+        if loss.incarnation != plan.incarnations.get(loss.partition, 0):
             continue
         if loss.why is LossReason.MOVED:
             loaded_until = (*start.loaded_until, loss.from_offset)
-            starts[loss.log] = replace(start, loaded_until=loaded_until)
+            starts[loss.partition] = replace(start, loaded_until=loaded_until)
         elif loss.why is LossReason.SKIPPED:
-            starts[loss.log] = replace(start, is_end_of_skip=True)
+            starts[loss.partition] = replace(start, is_end_of_skip=True)
     return starts
 
 
 def _unverified_of_run(
-    log: BrokerPartition,
+    partition: TopicPartition,
     offsets: PartitionOffsets,
     plan: Plan | None,
     committed: Committed,
-    stored_starts: Mapping[BrokerPartition, _StoredStart],
+    stored_starts: Mapping[TopicPartition, _StoredStart],
 ) -> list[UnverifiedOffset]:
     """Return the unverified offsets of a partition that a run would begin at."""
-    start = stored_starts.get(log)
+    start = stored_starts.get(partition)
     found: list[UnverifiedOffset | None] = []
     if start is not None:
         if not start.is_end_of_skip:
-            found.append(_unverified(start.offset, log, offsets, start.loaded_until, is_kept=True))
+            found.append(
+                _unverified(start.offset, partition, offsets, start.loaded_until, is_kept=True)
+            )
         if committed.offset != start.offset:
-            found.append(_unverified(committed.offset, log, offsets, start.loaded_until))
-    elif plan is None or log not in plan.loaded_until:
-        found.append(_unverified(committed.offset, log, offsets, ()))
-    elif committed.offset != plan.expected_commits[log].offset:
+            found.append(_unverified(committed.offset, partition, offsets, start.loaded_until))
+    elif plan is None or partition not in plan.loaded_until:
+        found.append(_unverified(committed.offset, partition, offsets, ()))
+    elif committed.offset != plan.expected_commits[partition].offset:
         # Equal: the plan has still to move the committed offset.
-        found.append(_unverified(committed.offset, log, offsets, (plan.loaded_until[log],)))
+        found.append(
+            _unverified(committed.offset, partition, offsets, (plan.loaded_until[partition],))
+        )
     return [unverified for unverified in found if unverified is not None]
 
 
 def _unverified(
     offset: int | None,
-    log: BrokerPartition,
+    partition: TopicPartition,
     offsets: PartitionOffsets,
     reached: Sequence[int],
     *,
@@ -152,11 +158,11 @@ def _unverified(
     reached_before = [each for each in reached if each < offset]
     walk_from = max([boundaries[above - 1], *reached_before])
     walk_until = min([offsets.end_offset, *boundaries[above : above + 1]])
-    return UnverifiedOffset(log, offset, walk_from, walk_until, is_kept)
+    return UnverifiedOffset(partition, offset, walk_from, walk_until, is_kept)
 
 
 def reject_misaligned_offsets(
-    positions: Mapping[BrokerPartition, int],
+    positions: Mapping[TopicPartition, int],
     snapshot: Snapshot,
     last: Plan | None,
     *,
@@ -168,41 +174,41 @@ def reject_misaligned_offsets(
     Raises MisalignedOffset for the first, with the offsets that may replace it, and what each of
     them skips or loads.
     """
-    for log, position in sorted(positions.items()):
-        verified = _verification_of(log, position, snapshot)
+    for partition, position in sorted(positions.items()):
+        verified = _verification_of(partition, position, snapshot)
         if verified and verified.is_entry is False:
-            raise _misaligned_error(log, verified, snapshot, last, is_left=is_left)
+            raise _misaligned_error(partition, verified, snapshot, last, is_left=is_left)
 
 
 def _verification_of(
-    log: BrokerPartition, offset: int | None, snapshot: Snapshot
+    partition: TopicPartition, offset: int | None, snapshot: Snapshot
 ) -> LookedAt | None:
     """Return the result of verifying the offset; None if it was not verified."""
-    for verified in snapshot.partition(log).looked_at:
+    for verified in snapshot.partition(partition).looked_at:
         if verified.offset == offset:
             return verified
     return None
 
 
 def reject_misaligned_offset(
-    log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str
+    partition: TopicPartition, offset: int, snapshot: Snapshot, *, key: str
 ) -> None:
     """Reject an offset of an operator on Jafka above the end, or where no entry is known to begin.
 
     `key`: the option of the offset. Raises SettingsError.
     """
-    offsets = snapshot.readable.get(log)
+    offsets = snapshot.readable.get(partition)
     end = 0
     if offsets:
         end = offsets.end_offset
-    if log.is_physical and log not in snapshot.leaderless and offset > end:
+    if partition.is_physical and partition not in snapshot.leaderless and offset > end:
         raise SettingsError(
             f"Offset {offset} is above {end}, the end of the partition",
             key=key,
-            **log.place,
+            **partition.place,
             action="Check with `etl offsets show CONF`",
         )
-    verified = _verification_of(log, offset, snapshot)
+    verified = _verification_of(partition, offset, snapshot)
     if offsets is None or verified is None or verified.is_entry:
         return
     before, after = _nearest_starts(verified, offsets)
@@ -217,14 +223,18 @@ def reject_misaligned_offset(
             "Find the start of a message (etl records show). The nearest offsets that the broker "
             f"reports are {before} and {after}"
         )
-    raise SettingsError(message, key=key, **log.place, action=action)
+    raise SettingsError(message, key=key, **partition.place, action=action)
 
 
-def _is_misaligned_reset(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
+def _is_misaligned_reset(partition: TopicPartition, plan: Plan, snapshot: Snapshot) -> bool:
     """True if a stored reset ends inside an entry, as an earlier version stored that offset."""
-    if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.incarnations.get(log):
+    if (
+        plan.kind is not PlanKind.RESET
+        or not partition.is_physical
+        or not plan.incarnations.get(partition)
+    ):
         return False
-    verified = _verification_of(log, plan.loaded_until[log], snapshot)
+    verified = _verification_of(partition, plan.loaded_until[partition], snapshot)
     return verified is not None and verified.is_entry is False
 
 
@@ -235,43 +245,45 @@ def correct_start_offsets(plan: Plan, before: Plan | None, snapshot: Snapshot) -
     computed again. `before`: the plan before it. Raises OffsetMoved for an offset below the
     loaded-until offset.
     """
-    for log, start in sorted(starts_of(plan).items()):
-        verified = _verification_of(log, start, snapshot)
+    for partition, start in sorted(starts_of(plan).items()):
+        verified = _verification_of(partition, start, snapshot)
         if verified is None or verified.is_entry is not False:
             continue
-        committed = snapshot.committed.get(log, NOTHING_COMMITTED)
+        committed = snapshot.committed.get(partition, NOTHING_COMMITTED)
         if committed.offset is None or committed.offset == start:
             continue
-        if _is_set_by_others(plan, before, log, start):
-            plan = _start_at_committed(plan, log, start, committed.offset, committed)
+        if _is_set_by_others(plan, before, partition, start):
+            plan = _start_at_committed(plan, partition, start, committed.offset, committed)
     return plan
 
 
 def misaligned_partitions(
-    plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot
-) -> list[BrokerPartition]:
+    plan: Plan, starts: Mapping[TopicPartition, int], snapshot: Snapshot
+) -> list[TopicPartition]:
     """Return the partitions in which a stored plan begins inside an entry at its own offset.
 
     Such a partition was recreated or truncated, or is damaged.
     """
     found = []
-    for log, start in sorted(starts.items()):
-        if _is_set_by_others(plan, None, log, start):
+    for partition, start in sorted(starts.items()):
+        if _is_set_by_others(plan, None, partition, start):
             continue
-        verified = _verification_of(log, start, snapshot)
+        verified = _verification_of(partition, start, snapshot)
         if verified and verified.is_entry is False:
-            found.append(log)
+            found.append(partition)
     return found
 
 
-def _is_set_by_others(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) -> bool:
+def _is_set_by_others(
+    plan: Plan, before: Plan | None, partition: TopicPartition, start: int
+) -> bool:
     """True if another client set the plan's start offset.
 
     It moved the committed offset, or the partition was never read before.
     """
-    if plan.number == 1 or (before is not None and log not in before.loaded_until):
+    if plan.number == 1 or (before is not None and partition not in before.loaded_until):
         return True
-    return bool(_moved_to(plan, log, start))
+    return bool(_moved_to(plan, partition, start))
 
 
 def name_damaged_plan(damaged: CorruptData, plan: Plan) -> CorruptData:
@@ -284,22 +296,22 @@ def name_damaged_plan(damaged: CorruptData, plan: Plan) -> CorruptData:
     offset = damaged.where.get("offset")
     if offset is None:
         return damaged
-    logs = []
+    partitions = []
     for r in plan.ranges:
-        is_same = all(damaged.where.get(name) == value for name, value in r.log.place.items())
+        is_same = all(damaged.where.get(name) == value for name, value in r.partition.place.items())
         if is_same and r.from_offset <= offset < r.until_offset:
-            logs.append(r.log)
-    if not logs or plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
+            partitions.append(r.partition)
+    if not partitions or plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
         return damaged
-    log = logs[0]
-    is_start = starts_of(plan).get(log) == offset
-    if log.is_physical and is_start and _is_set_by_others(plan, None, log, offset):
+    partition = partitions[0]
+    is_start = starts_of(plan).get(partition) == offset
+    if partition.is_physical and is_start and _is_set_by_others(plan, None, partition, offset):
         return damaged
     cause = damaged.message.removeprefix(MisalignedOffset.FOUND_BY_READER)
     checks = damaged.action
     if isinstance(damaged, MisalignedOffset):
         checks = "Check the partition on the broker for damage"
-    skipped = shlex.quote(f"{render_log(log)}:{offset}-UNTIL")
+    skipped = shlex.quote(f"{render_partition(partition)}:{offset}-UNTIL")
     action = (
         f"{checks}. To leave the damaged offsets out: `etl plans supersede CONF {plan.number} "
         f"--skip {skipped} --reason ...`, where UNTIL is the start of the next undamaged message"
@@ -309,52 +321,52 @@ def name_damaged_plan(damaged: CorruptData, plan: Plan) -> CorruptData:
 
 
 def _start_at_committed(
-    plan: Plan, log: BrokerPartition, start: int, offset: int, committed: Committed
+    plan: Plan, partition: TopicPartition, start: int, offset: int, committed: Committed
 ) -> Plan:
     """Return the plan with another start offset in one partition."""
-    incarnation = plan.incarnations.get(log, 0)
-    loaded_until = _loaded_before_move(plan, log, start)
+    incarnation = plan.incarnations.get(partition, 0)
+    loaded_until = _loaded_before_move(plan, partition, start)
     if loaded_until is not None and offset < loaded_until:
         message = (
             f"The committed offset is {offset}, and the table has the rows below {loaded_until}: "
             "following it would load rows twice"
         )
         action = f"Check who set it, then set it to {loaded_until} or above"
-        raise OffsetMoved(message, **log.place, offset=offset, action=action)
+        raise OffsetMoved(message, **partition.place, offset=offset, action=action)
     losses = []
     for loss in plan.losses.lost:
-        if loss.log != log or loss.incarnation != incarnation:
+        if loss.partition != partition or loss.incarnation != incarnation:
             losses.append(loss)
     if loaded_until is not None and loaded_until < offset:
-        losses.append(Loss(log, loaded_until, offset, LossReason.MOVED, incarnation))
-    ranges = [r for r in plan.ranges if r.log != log]
-    planned = replace(plan.partitions[log], loaded_until=offset, expected_commit=committed)
+        losses.append(Loss(partition, loaded_until, offset, LossReason.MOVED, incarnation))
+    ranges = [r for r in plan.ranges if r.partition != partition]
+    planned = replace(plan.partitions[partition], loaded_until=offset, expected_commit=committed)
     return replace(
-        plan.with_partitions({log: planned}),
+        plan.with_partitions({partition: planned}),
         ranges=tuple(ranges),
         losses=replace(plan.losses, lost=tuple(losses)),
     )
 
 
-def _moved_to(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
+def _moved_to(plan: Plan, partition: TopicPartition, start: int) -> list[Loss]:
     """Return the losses up to the start offset that another client's move caused."""
-    incarnation = plan.incarnations.get(log, 0)
+    incarnation = plan.incarnations.get(partition, 0)
     found = []
     for loss in plan.losses.lost:
-        is_of_partition = loss.log == log and loss.incarnation == incarnation
+        is_of_partition = loss.partition == partition and loss.incarnation == incarnation
         if is_of_partition and loss.why is LossReason.MOVED and loss.until_offset == start:
             found.append(loss)
     return found
 
 
-def _loaded_before_move(plan: Plan, log: BrokerPartition, start: int) -> int | None:
+def _loaded_before_move(plan: Plan, partition: TopicPartition, start: int) -> int | None:
     """Return the loaded-until offset before another client moved the offset; None: not moved."""
-    starts = [loss.from_offset for loss in _moved_to(plan, log, start)]
+    starts = [loss.from_offset for loss in _moved_to(plan, partition, start)]
     return min(starts, default=None)
 
 
 def _misaligned_error(
-    log: BrokerPartition,
+    partition: TopicPartition,
     verified: LookedAt,
     snapshot: Snapshot,
     last: Plan | None,
@@ -371,39 +383,39 @@ def _misaligned_error(
         message += f": it is inside the one from {verified.before} to {verified.after}"
     elif verified.wrong:
         message += f": {verified.wrong}"
-    offsets = snapshot.readable[log]
-    if is_left and last and _is_misaligned_reset(log, last, snapshot):
-        action = _repair_of_reset(log, verified, offsets, last)
+    offsets = snapshot.readable[partition]
+    if is_left and last and _is_misaligned_reset(partition, last, snapshot):
+        action = _repair_of_reset(partition, verified, offsets, last)
     elif is_left and last:
-        action = _repair_of_stored_plan(log, verified, snapshot, last)
+        action = _repair_of_stored_plan(partition, verified, snapshot, last)
     else:
         loaded_until = None
         if last:
-            loaded_until = last.loaded_until.get(log)
+            loaded_until = last.loaded_until.get(partition)
         action = _replacements(verified, offsets, loaded_until)
-    return MisalignedOffset(message, action=action, **log.place, offset=verified.offset)
+    return MisalignedOffset(message, action=action, **partition.place, offset=verified.offset)
 
 
 def _repair_of_stored_plan(
-    log: BrokerPartition, verified: LookedAt, snapshot: Snapshot, plan: Plan
+    partition: TopicPartition, verified: LookedAt, snapshot: Snapshot, plan: Plan
 ) -> str:
     """Return what to do about a stored plan that begins inside an entry."""
     command = (
         f"`etl plans supersede CONF {plan.number} --reason ...`, which plans again from the "
         "committed offset"
     )
-    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+    committed = snapshot.committed.get(partition, NOTHING_COMMITTED).offset
     if committed is not None and committed != verified.offset:
-        verified_now = _verification_of(log, committed, snapshot)
+        verified_now = _verification_of(partition, committed, snapshot)
         if verified_now is None or verified_now.is_entry:
             return f"Run {command}: it is {committed} now, the start of a message"
     loaded_until = None
-    if log in plan.loaded_until:
-        loaded_until = _loaded_before_move(plan, log, verified.offset)
-    action = _replacements(verified, snapshot.readable[log], loaded_until)
+    if partition in plan.loaded_until:
+        loaded_until = _loaded_before_move(plan, partition, verified.offset)
+    action = _replacements(verified, snapshot.readable[partition], loaded_until)
     action += f". Then run {command}"
     if loaded_until is None and plan.number > 1:
-        accept = accept_command([render_log(log)], "--truncated-at OFFSET")
+        accept = accept_command([render_partition(partition)], "--truncated-at OFFSET")
         action += (
             ". If no client set it, compare the partition's records with the table's (etl records "
             "show). If it is another partition, or lost its end and was written since, "
@@ -414,19 +426,19 @@ def _repair_of_stored_plan(
 
 
 def _repair_of_reset(
-    log: BrokerPartition, verified: LookedAt, offsets: PartitionOffsets, plan: Plan
+    partition: TopicPartition, verified: LookedAt, offsets: PartitionOffsets, plan: Plan
 ) -> str:
     """Return what to do about a stored `topics accept-changes` with a misaligned `--truncated-at`.
 
     Earlier versions stored such plans.
     """
     before, after = _nearest_starts(verified, offsets)
-    skip = shlex.quote(render_intervals([(log, verified.offset, after)]))
+    skip = shlex.quote(render_intervals([(partition, verified.offset, after)]))
     return (
         "Find the offset up to which the partition's records are those in the table "
         f"(etl records show). If it is {after}, run `etl plans supersede CONF {plan.number} "
         f"--skip {skip} --reason ...`. If it is {before} or below, run "
-        f"`etl topics accept-changes CONF -p {quoted_log(log)} "
+        f"`etl topics accept-changes CONF -p {quoted_partition(partition)} "
         "--truncated-at OFFSET --reason ...`"
     )
 

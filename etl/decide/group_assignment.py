@@ -83,7 +83,7 @@ from typing import Generic, TypeVar
 
 from etl.errors import BrokerRefusal, Meaning, SettingsError
 from etl.ledger.registrations import Registration, consumer_of, thread_id
-from etl.model.partitions import BrokerFamily, BrokerPartition, select_keys
+from etl.model.partitions import BrokerFamily, TopicPartition, select_keys
 
 _LARGEST = 2**31 - 1
 
@@ -117,7 +117,7 @@ def _utf16_units(text: str) -> Sequence[int]:
     return [encoded[at] << 8 | encoded[at + 1] for at in range(0, len(encoded), 2)]
 
 
-Assignment = dict[str, tuple[BrokerPartition, ...]]
+Assignment = dict[str, tuple[TopicPartition, ...]]
 """Partitions of each thread of the group; empty for some if threads outnumber partitions."""
 
 
@@ -144,7 +144,7 @@ class AssignmentContext:
 
     members: Mapping[str, Mapping[str, int]]
     """Consumer id -> topic -> number of its threads that read the topic."""
-    partitions: Mapping[str, Collection[BrokerPartition]]
+    partitions: Mapping[str, Collection[TopicPartition]]
     """Partitions of each topic, in any order; none for a missing topic. Range needs the topics in
     question, round robin each topic that a consumer of the group reads.
     """
@@ -164,7 +164,7 @@ class AssignmentContext:
 
 
 def context_of(
-    registrations: Mapping[str, Registration], partitions: Mapping[str, Collection[BrokerPartition]]
+    registrations: Mapping[str, Registration], partitions: Mapping[str, Collection[TopicPartition]]
 ) -> AssignmentContext:
     """Return the context of a group with these consumers (by consumer id) and existing topics."""
     members = {}
@@ -192,31 +192,31 @@ def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assig
     return _round_robin(context, strategy)
 
 
-def assignment_of(member: str, assignment: Assignment) -> dict[BrokerPartition, str]:
+def assignment_of(member: str, assignment: Assignment) -> dict[TopicPartition, str]:
     """Return the partitions of one member, each with its thread that owns it."""
-    threads: dict[BrokerPartition, str] = {}
+    threads: dict[TopicPartition, str] = {}
     for thread, partitions in assignment.items():
         if consumer_of(thread) == member:
             threads.update(dict.fromkeys(partitions, thread))
     return threads
 
 
-def in_range_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
+def in_range_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the partitions of one topic in the order that range splits.
 
     Physical ones are ordered by key as text (`0-10` before `0-2`), others by number.
     """
-    return sorted(logs, key=_range_order)
+    return sorted(partitions, key=_range_order)
 
 
-def _range_order(partition: BrokerPartition) -> tuple[int, str]:
+def _range_order(partition: TopicPartition) -> tuple[int, str]:
     if partition.broker_id is None:
         return partition.partition, ""
     return 0, partition.key
 
 
 def _range(context: AssignmentContext) -> Assignment:
-    assigned: dict[str, list[BrokerPartition]] = {}
+    assigned: dict[str, list[TopicPartition]] = {}
     for topic, threads in context.threads.items():
         ordered = in_range_order(context.partitions.get(topic, ()))
         for thread, (start, end) in zip(
@@ -226,7 +226,7 @@ def _range(context: AssignmentContext) -> Assignment:
     return _unchanging(assigned)
 
 
-def _unchanging(assigned: Mapping[str, Iterable[BrokerPartition]]) -> Assignment:
+def _unchanging(assigned: Mapping[str, Iterable[TopicPartition]]) -> Assignment:
     return {thread: tuple(partitions) for thread, partitions in assigned.items()}
 
 
@@ -251,7 +251,7 @@ def _round_robin(context: AssignmentContext, strategy: Strategy) -> Assignment:
     reader_indexes = {}
     for topic, topic_threads in readers.items():
         reader_indexes[topic] = [index_of[thread] for thread in topic_threads]
-    assigned: dict[str, list[BrokerPartition]] = {thread: [] for thread in threads}
+    assigned: dict[str, list[TopicPartition]] = {thread: [] for thread in threads}
     next_index = 0
     has_many_threads = len(threads) > 1
     for partition in _in_hash_order(context, readers, strategy, must_be_unique=has_many_threads):
@@ -268,7 +268,7 @@ def _next_reader(indexes: Sequence[int], at_least: int) -> int:
 
 def _in_hash_order(
     context: AssignmentContext, topics: Iterable[str], strategy: Strategy, *, must_be_unique: bool
-) -> list[BrokerPartition]:
+) -> list[TopicPartition]:
     """Sort partitions by the hash of their names.
 
     Raises SettingsError if hashes must be unique and partitions of two topics have equal ones, as
@@ -277,7 +277,7 @@ def _in_hash_order(
     opening, separator, closing = "[", ",", "]"
     if strategy is Strategy.ROUND_ROBIN_1_0:
         opening, separator, closing = "", "-", ""
-    hashed: list[tuple[int, int, BrokerPartition]] = []
+    hashed: list[tuple[int, int, TopicPartition]] = []
     for topic in topics:
         prefix_hash = java_hash(f"{opening}{topic}{separator}")
         for partition in context.partitions.get(topic, ()):
@@ -317,7 +317,7 @@ def _reject_unequal_threads(context: AssignmentContext) -> None:
             )
 
 
-Assigned = dict[str, frozenset[BrokerPartition]]
+Assigned = dict[str, frozenset[TopicPartition]]
 """Partitions by member id, with each member of the group."""
 
 
@@ -328,7 +328,7 @@ class GroupMember:
     member_id: str
     topics: frozenset[str]
     instance_id: str | None = None
-    owned: frozenset[BrokerPartition] = frozenset()
+    owned: frozenset[TopicPartition] = frozenset()
     """Partitions that it reports as owned, for the sticky strategies."""
     generation: int | None = None
     """Generation of `owned`; None if its metadata lacks it."""
@@ -360,23 +360,23 @@ def _member_order(member: GroupMember) -> tuple[bool, bytes]:
 
 
 def find_unassigned(
-    partitions: Mapping[str, int], assigned: Collection[BrokerPartition]
-) -> frozenset[BrokerPartition]:
+    partitions: Mapping[str, int], assigned: Collection[TopicPartition]
+) -> frozenset[TopicPartition]:
     """Return the existing partitions that are assigned to no member.
 
     `partitions`: number of partitions of each existing topic.
     """
-    existing: set[BrokerPartition] = set()
+    existing: set[TopicPartition] = set()
     for topic, count in partitions.items():
         existing.update(_partitions_of(topic, range(count)))
     return frozenset(existing).difference(assigned)
 
 
-def _partitions_of(topic: str, numbers: Iterable[int]) -> list[BrokerPartition]:
-    return [BrokerPartition(topic, number) for number in numbers]
+def _partitions_of(topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in numbers]
 
 
-_Lists = dict[str, list[BrokerPartition]]
+_Lists = dict[str, list[TopicPartition]]
 
 
 def _empty_lists(members: Sequence[GroupMember]) -> _Lists:
@@ -405,7 +405,7 @@ def _round_robin_of_members(
             continue
         for number in range(partitions[topic]):
             index = _next_reader(readers, next_index)
-            assigned[members[index].member_id].append(BrokerPartition(topic, number))
+            assigned[members[index].member_id].append(TopicPartition(topic, number))
             next_index = (index + 1) % len(members)
     return assigned
 
@@ -431,7 +431,7 @@ def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _L
         StickyAssignmentExecutor,
         StickyAssignorMemberMetadataV1,
     )
-    from kafka.structs import TopicPartition
+    from kafka.structs import TopicPartition as KafkaTopicPartition
 
     if not members:
         return {}
@@ -443,8 +443,8 @@ def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _L
         if generation is None:
             generation = -1
         owned = []
-        for log in sorted(_owned_and_existing(member, partitions)):
-            owned.append(TopicPartition(log.topic, log.partition))
+        for partition in sorted(_owned_and_existing(member, partitions)):
+            owned.append(KafkaTopicPartition(partition.topic, partition.partition))
         subscriptions[member.member_id] = StickyAssignorMemberMetadataV1(
             subscription=sorted(member.topics),
             generation=generation,
@@ -462,25 +462,29 @@ def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _L
     return assigned
 
 
-def _owned_and_existing(
-    member: GroupMember, partitions: Mapping[str, int]
-) -> list[BrokerPartition]:
+def _owned_and_existing(member: GroupMember, partitions: Mapping[str, int]) -> list[TopicPartition]:
     """Return what the member owns of the topics that it reads, without deleted partitions."""
     existing = []
-    for log in member.owned:
-        if log.topic in member.topics and log.partition < partitions.get(log.topic, 0):
-            existing.append(log)
+    for partition in member.owned:
+        if partition.topic in member.topics and partition.partition < partitions.get(
+            partition.topic, 0
+        ):
+            existing.append(partition)
     return existing
 
 
 def _cooperative_sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:
-    owners: dict[BrokerPartition, set[str]] = {}
+    owners: dict[TopicPartition, set[str]] = {}
     for member in members:
         for partition in member.owned:
             owners.setdefault(partition, set()).add(member.member_id)
     assigned: _Lists = {}
     for member_id, wanted in _sticky(members, partitions).items():
-        assigned[member_id] = [log for log in wanted if owners.get(log, set()) <= {member_id}]
+        assigned[member_id] = [
+            topic_partition
+            for topic_partition in wanted
+            if owners.get(topic_partition, set()) <= {member_id}
+        ]
     return assigned
 
 
@@ -630,8 +634,8 @@ def after_nudge(standing: MemberState) -> MemberState:
 
 
 def find_unowned(
-    of_others: Collection[BrokerPartition], owned: Collection[BrokerPartition]
-) -> frozenset[BrokerPartition]:
+    of_others: Collection[TopicPartition], owned: Collection[TopicPartition]
+) -> frozenset[TopicPartition]:
     """Return the partitions that are assigned to other members and owned by none of them.
 
     Those members are between two tries, or have given up.

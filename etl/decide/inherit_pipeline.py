@@ -39,10 +39,10 @@ from etl.decide.table_changes import app_id_of, name_of, table_to_record
 from etl.decide.table_rules import inherited_rows
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.partitions import (
-    BrokerPartition,
     Committed,
     Fingerprint,
     Lineage,
+    TopicPartition,
     drop_keys,
     select_keys,
     topics_of,
@@ -78,7 +78,7 @@ from etl.settings.sections import Settings
 
 Value = TypeVar("Value")
 
-Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
+Loaded = Mapping[TopicPartition, Sequence[tuple[int, int, int]]]
 """The loaded intervals of a pipeline: incarnation, from, until."""
 
 
@@ -87,13 +87,13 @@ class PredecessorState:
     """The other pipeline, and its loaded-until offsets in the topics that the conf names."""
 
     other: OtherPipeline
-    positions: Mapping[BrokerPartition, int]
-    incarnations: Mapping[BrokerPartition, int]
+    positions: Mapping[TopicPartition, int]
+    incarnations: Mapping[TopicPartition, int]
 
 
 def predecessor_of(
     other: OtherPipeline,
-    rows_until: Mapping[BrokerPartition, tuple[int, int]],
+    rows_until: Mapping[TopicPartition, tuple[int, int]],
     snapshot: Snapshot,
     settings: Settings,
 ) -> PredecessorState:
@@ -104,30 +104,30 @@ def predecessor_of(
     brokers of another type; NeedsDecision if its topics are another cluster's.
     """
     is_named = settings.source.topic_filter.admits
-    ends: dict[BrokerPartition, int] = {}
-    incarnations: dict[BrokerPartition, int] = {}
-    own_logs: Collection[BrokerPartition] = ()
+    ends: dict[TopicPartition, int] = {}
+    incarnations: dict[TopicPartition, int] = {}
+    own_partitions: Collection[TopicPartition] = ()
     if other.plan:
         ends.update(other.plan.loaded_until)
         incarnations.update(other.plan.incarnations)
     else:
-        for log, (incarnation, until) in rows_until.items():
-            ends[log] = until
+        for partition, (incarnation, until) in rows_until.items():
+            ends[partition] = until
             if incarnation:
-                incarnations[log] = incarnation
+                incarnations[partition] = incarnation
         if snapshot.ledger.newest:
             # If only rows are left, the ledger may also be too old in its partitions of topics
             # that the conf no longer names.
-            own_logs = snapshot.ledger.newest.loaded_until
+            own_partitions = snapshot.ledger.newest.loaded_until
 
-    positions: dict[BrokerPartition, int] = {}
+    positions: dict[TopicPartition, int] = {}
     has_named_topic = False
-    for log, end in ends.items():
-        if is_named(log.topic):
+    for partition, end in ends.items():
+        if is_named(partition.topic):
             has_named_topic = True
-            positions[log] = end
-        elif log in own_logs:
-            positions[log] = end
+            positions[partition] = end
+        elif partition in own_partitions:
+            positions[partition] = end
     if not has_named_topic:
         raise SettingsError(
             f"The {name_of(other.app_id)} has loaded no topic that this conf names",
@@ -142,7 +142,7 @@ def predecessor_of(
 def _reject_other_brokers(
     app_id: str,
     plan: Plan,
-    positions: Collection[BrokerPartition],
+    positions: Collection[TopicPartition],
     snapshot: Snapshot,
     settings: Settings,
 ) -> None:
@@ -262,19 +262,19 @@ def reject_unloaded_gap(
     the higher one must have loaded everything from the lower one on. Raises NeedsDecision.
     """
     own = _own_progress(state, snapshot, predecessor.other)
-    own_incarnations: Mapping[BrokerPartition, int] = {}
+    own_incarnations: Mapping[TopicPartition, int] = {}
     if own.last:
         own_incarnations = own.last.incarnations
-    for log in sorted(own.positions.keys() & predecessor.positions.keys()):
-        incarnation = predecessor.incarnations.get(log, 0)
-        if incarnation != own_incarnations.get(log, 0):
+    for partition in sorted(own.positions.keys() & predecessor.positions.keys()):
+        incarnation = predecessor.incarnations.get(partition, 0)
+        if incarnation != own_incarnations.get(partition, 0):
             continue
-        low = own.positions[log]
-        high = predecessor.positions[log]
-        intervals = other_loaded.get(log, ())
+        low = own.positions[partition]
+        high = predecessor.positions[partition]
+        intervals = other_loaded.get(partition, ())
         if low >= high:
             low, high = high, low
-            intervals = own_loaded.get(log, ())
+            intervals = own_loaded.get(partition, ())
         loaded = []
         for interval_incarnation, start, until in intervals:
             if interval_incarnation == incarnation:
@@ -284,7 +284,7 @@ def reject_unloaded_gap(
             raise NeedsDecision(
                 f"Both pipelines read this partition, and offsets {gap[0]} to {gap[1]} between "
                 "their loaded-until offsets were loaded by neither",
-                **log.place,
+                **partition.place,
                 offset=gap[0],
                 action="Remove this topic from source.topics, and load it with another pipeline "
                 "into another table",
@@ -313,7 +313,7 @@ def plan_inheritance(
     own = _own_progress(state, snapshot, other)
     last = own.last
     own_app_id = app_id_of(snapshot.cluster.name, settings.group.id, settings.pipeline)
-    own_incarnations: Mapping[BrokerPartition, int] = {}
+    own_incarnations: Mapping[TopicPartition, int] = {}
     if last:
         own_incarnations = last.incarnations
 
@@ -323,16 +323,16 @@ def plan_inheritance(
     # The partitions of `inherited` in which the predecessor has loaded more: all facts of them are
     # inherited, too.
     ahead = set()
-    for log, loaded_until in predecessor.positions.items():
-        if log.topic in obsolete:
+    for partition, loaded_until in predecessor.positions.items():
+        if partition.topic in obsolete:
             continue
-        inherited.add(log)
-        if log in own.positions:
-            other_end = (predecessor.incarnations.get(log, 0), loaded_until)
-            if other_end <= (own_incarnations.get(log, 0), own.positions[log]):
+        inherited.add(partition)
+        if partition in own.positions:
+            other_end = (predecessor.incarnations.get(partition, 0), loaded_until)
+            if other_end <= (own_incarnations.get(partition, 0), own.positions[partition]):
                 continue
-        ahead.add(log)
-        positions[log] = loaded_until
+        ahead.add(partition)
+        positions[partition] = loaded_until
     incarnations = _merge(own_incarnations, predecessor.incarnations, ahead)
 
     seen = snapshot.committed_of(positions)
@@ -421,7 +421,7 @@ class _OwnProgress:
 
     last: Plan | None
     """Its newest plan; None before its first."""
-    positions: Mapping[BrokerPartition, int]
+    positions: Mapping[TopicPartition, int]
     """Its loaded-until offsets, without those of a stored plan that is not in the table."""
     number: int
     """The number of the inheriting plan. That of a stored plan that is not in the table is free."""
@@ -482,26 +482,26 @@ def _obsolete_topics(predecessor: PredecessorState, last: Plan | None) -> set[st
 
 
 def _reject_committed_above(
-    positions: Mapping[BrokerPartition, int],
-    committed: Mapping[BrokerPartition, Committed],
-    inherited: Collection[BrokerPartition],
+    positions: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, Committed],
+    inherited: Collection[TopicPartition],
 ) -> None:
     """Raise OffsetMoved if an inherited partition has a committed offset above its rows."""
-    for log in sorted(inherited):
-        offset = committed[log].offset
-        if offset is not None and offset > positions[log]:
+    for partition in sorted(inherited):
+        offset = committed[partition].offset
+        if offset is not None and offset > positions[partition]:
             raise OffsetMoved(
                 f"The committed offset is {offset}, and the rows in the table end at "
-                f"{positions[log]}",
-                **log.place,
+                f"{positions[partition]}",
+                **partition.place,
                 offset=offset,
-                action=f"Check which client committed it. Set it back to {positions[log]}, "
+                action=f"Check which client committed it. Set it back to {positions[partition]}, "
                 "otherwise the records between are never loaded",
             )
 
 
 def _topics_of_other(
-    inherited: Collection[BrokerPartition],
+    inherited: Collection[TopicPartition],
     predecessor: PredecessorState,
     last: Plan | None,
     own_app_id: str,
@@ -522,11 +522,11 @@ def _topics_of_other(
     return topics
 
 
-def _highest_incarnation(topic: str, incarnations: Mapping[BrokerPartition, int]) -> int:
+def _highest_incarnation(topic: str, incarnations: Mapping[TopicPartition, int]) -> int:
     """Return the highest incarnation of the topic's partitions."""
     highest = 0
-    for log, incarnation in incarnations.items():
-        if log.topic == topic:
+    for partition, incarnation in incarnations.items():
+        if partition.topic == topic:
             highest = max(highest, incarnation)
     return highest
 
@@ -535,10 +535,10 @@ def _highest_incarnation(topic: str, incarnations: Mapping[BrokerPartition, int]
 class _PartitionFacts:
     """Facts of each partition that a plan stores for comparison in later runs."""
 
-    fingerprints: Mapping[BrokerPartition, Fingerprint] = field(default_factory=dict)
-    log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    record_epochs: Mapping[BrokerPartition, Lineage] = field(default_factory=dict)
+    fingerprints: Mapping[TopicPartition, Fingerprint] = field(default_factory=dict)
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    record_epochs: Mapping[TopicPartition, Lineage] = field(default_factory=dict)
 
 
 def _partition_facts(plan: Plan | None, applied: CommitResult | None) -> _PartitionFacts:
@@ -546,18 +546,18 @@ def _partition_facts(plan: Plan | None, applied: CommitResult | None) -> _Partit
     if plan is None:
         return _PartitionFacts()
     log_starts = {}
-    for log, planned in plan.partitions.items():
+    for partition, planned in plan.partitions.items():
         if planned.log_start is not None:
-            log_starts[log] = planned.log_start
+            log_starts[partition] = planned.log_start
     epochs = record_epochs(plan, applied)
     return _PartitionFacts(plan.fingerprints, log_starts, plan.leader_epochs, epochs)
 
 
 def _merge(
-    own: Mapping[BrokerPartition, Value],
-    other: Mapping[BrokerPartition, Value],
-    ahead: Collection[BrokerPartition],
-) -> dict[BrokerPartition, Value]:
+    own: Mapping[TopicPartition, Value],
+    other: Mapping[TopicPartition, Value],
+    ahead: Collection[TopicPartition],
+) -> dict[TopicPartition, Value]:
     """Return the predecessor's values where it is `ahead`, and own values elsewhere."""
     return {**drop_keys(own, ahead), **select_keys(other, ahead)}
 
@@ -565,27 +565,27 @@ def _merge(
 def _pending(
     other_plan: Plan | None,
     last: Plan | None,
-    positions: Mapping[BrokerPartition, int],
+    positions: Mapping[TopicPartition, int],
     snapshot: Snapshot,
     settings: Settings,
     now_ms: int,
-) -> dict[BrokerPartition, PendingPartition]:
+) -> dict[TopicPartition, PendingPartition]:
     """Return the pending starts of both pipelines; if both decided, the own ones count.
 
     A first plan also decides the starts of all partitions of other existing topics.
     """
-    found: dict[BrokerPartition, PendingPartition] = {}
+    found: dict[TopicPartition, PendingPartition] = {}
     for plan in (other_plan, last):
         if plan is None:
             continue
-        for log, pending in plan.pending.items():
-            if log not in positions and settings.source.topic_filter.admits(log.topic):
-                found[log] = pending
+        for partition, pending in plan.pending.items():
+            if partition not in positions and settings.source.topic_filter.admits(partition.topic):
+                found[partition] = pending
     if last is not None:
         return found
     known_topics = topics_of((*positions, *found))
     existing = (*snapshot.readable, *snapshot.leaderless)
-    undecided = [log for log in existing if log.topic not in known_topics]
+    undecided = [partition for partition in existing if partition.topic not in known_topics]
     starts = pending_starts(undecided, positions, None, settings, now_ms=now_ms)
     return {**found, **pending_partitions(starts, {})}
 

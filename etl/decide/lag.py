@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 
 from etl.decide.offsets import start_of, starts_of
 from etl.decide.reconcile import compare, naming_table
-from etl.decide.recreated_or_truncated import other_logs, reject_recreated_or_truncated
+from etl.decide.recreated_or_truncated import changed_partitions, reject_recreated_or_truncated
 from etl.errors import NeedsDecision
-from etl.model.partitions import BrokerPartition, OldestRecord
+from etl.model.partitions import OldestRecord, TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import (
     FirstRun,
@@ -43,9 +43,9 @@ class Progress:
 
     last: Plan | None = None
     """The newest plan; None before the first."""
-    positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Loaded-until offset of each partition that was ever read."""
-    others: frozenset[BrokerPartition] = frozenset()
+    others: frozenset[TopicPartition] = frozenset()
     """Partitions that were truncated or recreated."""
     refusal: NeedsDecision | None = None
     """The error that a run raises for them."""
@@ -61,8 +61,10 @@ def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
         return progress_of(state.state, snapshot)
     if isinstance(state, UpToDate):
         unchanged_until = {}
-        for log, loaded_until in state.last.loaded_until.items():
-            unchanged_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
+        for partition, loaded_until in state.last.loaded_until.items():
+            unchanged_until[partition] = min(
+                loaded_until, state.positions.get(partition, loaded_until)
+            )
         return _reached(state.last, state.positions, unchanged_until, snapshot)
     starts = starts_of(state.plan)
     if isinstance(state, Replay):
@@ -85,8 +87,8 @@ def progress_of_table(snapshot: Snapshot, settings: Settings) -> Progress | None
 
 def _reached(
     plan: Plan,
-    positions: Mapping[BrokerPartition, int],
-    unchanged_until: Mapping[BrokerPartition, int],
+    positions: Mapping[TopicPartition, int],
+    unchanged_until: Mapping[TopicPartition, int],
     snapshot: Snapshot,
 ) -> Progress:
     """Return the progress of a pipeline with this newest plan.
@@ -96,73 +98,73 @@ def _reached(
     try:
         reject_recreated_or_truncated(plan, snapshot, unchanged_until)
     except NeedsDecision as error:
-        changed = other_logs(plan, snapshot, unchanged_until)
+        changed = changed_partitions(plan, snapshot, unchanged_until)
         return Progress(plan, positions, changed, error)
     return Progress(plan, positions)
 
 
 def lag_of(
-    log: BrokerPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
+    partition: TopicPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
 ) -> int | None:
     """Return the number of readable offsets of a partition that are not in the table.
 
     None if its end or start is unknown, or if it was truncated or recreated.
     """
-    oldest = oldest_unread(log, snapshot, so_far, settings)
+    oldest = oldest_unread(partition, snapshot, so_far, settings)
     if oldest is None:
         return None
     # Runs reject a loaded-until offset above the end; it is no negative lag.
-    return max(0, snapshot.readable[log].end_offset - oldest)
+    return max(0, snapshot.readable[partition].end_offset - oldest)
 
 
 def oldest_unread(
-    log: BrokerPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
+    partition: TopicPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
 ) -> int | None:
     """Return the first unread offset of a partition; None if its lag is unknown."""
-    offsets = snapshot.readable.get(log)
-    if offsets is None or log in so_far.others:
+    offsets = snapshot.readable.get(partition)
+    if offsets is None or partition in so_far.others:
         return None
-    start = position_of(log, snapshot, so_far, settings)
+    start = position_of(partition, snapshot, so_far, settings)
     if start is None:
         return None
     return max(offsets.log_start_offset, start)
 
 
 def position_of(
-    log: BrokerPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
+    partition: TopicPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
 ) -> int | None:
     """Return the start offset of the next plan in a partition.
 
     None if the partition was never read and its start is unknown.
     """
-    position = so_far.positions.get(log)
-    if position is None and log in snapshot.readable:
-        position = start_of(log, snapshot, so_far.last, settings)
+    position = so_far.positions.get(partition)
+    if position is None and partition in snapshot.readable:
+        position = start_of(partition, snapshot, so_far.last, settings)
     return position
 
 
 def unread_starts(
-    logs: Iterable[BrokerPartition],
+    partitions: Iterable[TopicPartition],
     snapshot: Snapshot,
     so_far: Progress | None,
     settings: Settings,
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the first unread offset of each of these partitions that is known to lag."""
     if so_far is None:
         return {}
-    unread: dict[BrokerPartition, int] = {}
-    for log in logs:
-        start = oldest_unread(log, snapshot, so_far, settings)
-        if start is not None and start < snapshot.readable[log].end_offset:
-            unread[log] = start
+    unread: dict[TopicPartition, int] = {}
+    for partition in partitions:
+        start = oldest_unread(partition, snapshot, so_far, settings)
+        if start is not None and start < snapshot.readable[partition].end_offset:
+            unread[partition] = start
     return unread
 
 
 def total_lag(snapshot: Snapshot, so_far: Progress, settings: Settings) -> int:
     """Return the sum of the known lags of all partitions."""
     total = 0
-    for log in snapshot.readable:
-        total += lag_of(log, snapshot, so_far, settings) or 0
+    for partition in snapshot.readable:
+        total += lag_of(partition, snapshot, so_far, settings) or 0
     return total
 
 
@@ -177,12 +179,12 @@ If the records from a range's start on take more, the next records expire that s
 class Expiring:
     """A range with a start that may expire soon."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     why: str
 
     def __str__(self) -> str:
-        return f"{self.log}: {self.why}; its range (from {self.from_offset}) is read first"
+        return f"{self.partition}: {self.why}; its range (from {self.from_offset}) is read first"
 
 
 def find_expiring(
@@ -194,41 +196,43 @@ def find_expiring(
     """
     if not within_s:
         return ()
-    starts: dict[BrokerPartition, int] = {}
+    starts: dict[TopicPartition, int] = {}
     for r in ranges:
-        starts[r.log] = min(r.from_offset, starts.get(r.log, r.from_offset))
+        starts[r.partition] = min(r.from_offset, starts.get(r.partition, r.from_offset))
     found = []
-    for log, start in sorted(starts.items()):
-        reason = _reason_of_expiry(log, start, snapshot, within_s, now_ms)
+    for partition, start in sorted(starts.items()):
+        reason = _reason_of_expiry(partition, start, snapshot, within_s, now_ms)
         if reason:
-            found.append(Expiring(log, start, reason))
+            found.append(Expiring(partition, start, reason))
     return tuple(found)
 
 
 def _reason_of_expiry(
-    log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
+    partition: TopicPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
 ) -> str | None:
     """Return why the record at `start` may expire within so many seconds; None: it does not."""
-    offsets = snapshot.readable.get(log)
+    offsets = snapshot.readable.get(partition)
     if offsets is None or start >= offsets.end_offset:
         return None
-    retention = snapshot.topic(log.topic).retention
+    retention = snapshot.topic(partition.topic).retention
     if retention is None:
-        return _expiry_by_movement(log, start, offsets.log_start_offset, snapshot, within_s, now_ms)
-    retained_from = snapshot.partition(log).retained_from
+        return _expiry_by_movement(
+            partition, start, offsets.log_start_offset, snapshot, within_s, now_ms
+        )
+    retained_from = snapshot.partition(partition).retained_from
     if retention.ms is not None and retained_from is not None and start < retained_from:
         return (
             f"records up to offset {retained_from} may expire within "
             f"{_format_duration(within_s)} (retention.ms {retention.ms:,})"
         )
-    size = (offsets.end_offset - start) * snapshot.bytes_per_offset.get(log, 0.0)
+    size = (offsets.end_offset - start) * snapshot.bytes_per_offset.get(partition, 0.0)
     if retention.bytes is not None and size >= NEARLY_FULL * retention.bytes:
         return f"about {round(size):,} bytes are kept of {retention.bytes:,} (retention.bytes)"
     return None
 
 
 def _expiry_by_movement(
-    log: BrokerPartition,
+    partition: TopicPartition,
     start: int,
     log_start: int,
     snapshot: Snapshot,
@@ -236,21 +240,23 @@ def _expiry_by_movement(
     now_ms: int,
 ) -> str | None:
     """Return why the record at `start` may expire if brokers do not report their settings."""
-    movement = _movement(log, log_start, snapshot, now_ms)
+    movement = _movement(partition, log_start, snapshot, now_ms)
     if movement is None:
         return None
     moved_by, elapsed_s = movement
     left_s = (start - log_start) * elapsed_s / moved_by
     if left_s > within_s:
         return None
-    moved = f"the log start moved by {moved_by:,} {log.unit}s in {_format_duration(elapsed_s)}"
+    moved = (
+        f"the log start moved by {moved_by:,} {partition.unit}s in {_format_duration(elapsed_s)}"
+    )
     if start > log_start:
         return f"{moved} and may pass {start} in {_format_duration(left_s)}"
     return f"{moved} and is {log_start}"
 
 
 def _movement(
-    log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int
+    partition: TopicPartition, log_start: int, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, float] | None:
     """Return the movement of the log start since the newest plan: offsets and seconds.
 
@@ -259,7 +265,7 @@ def _movement(
     last = snapshot.ledger.newest
     if last is None:
         return None
-    planned = last.partition(log)
+    planned = last.partition(partition)
     before = None
     if planned:
         before = planned.log_start
@@ -285,17 +291,17 @@ class Headroom:
 
 
 def headroom(
-    log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int
+    partition: TopicPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int
 ) -> Headroom:
     """Return the time left for the record at `offset`, the `oldest` unread one of a partition.
 
     The offsets of the partition are known. By time a segment expires with its latest record, never
     before any of its records; by size when the records after it fill the limit.
     """
-    offsets = snapshot.readable[log]
-    retention = snapshot.topic(log.topic).retention
+    offsets = snapshot.readable[partition]
+    retention = snapshot.topic(partition.topic).retention
     if retention is None:
-        movement = _movement(log, offsets.log_start_offset, snapshot, now_ms)
+        movement = _movement(partition, offsets.log_start_offset, snapshot, now_ms)
         if movement is None:
             return Headroom(
                 why=(
@@ -307,7 +313,7 @@ def headroom(
         left_s = (offset - offsets.log_start_offset) * elapsed_s / moved_by
         return Headroom(left_s, rests_on="the movement of the log start since the newest plan")
     bytes_left = None
-    bytes_per_offset = snapshot.bytes_per_offset.get(log)
+    bytes_per_offset = snapshot.bytes_per_offset.get(partition)
     if retention.bytes is not None and bytes_per_offset is not None and not retention.is_tiered:
         size = round((offsets.end_offset - offset) * bytes_per_offset)
         bytes_left = max(0, retention.bytes - size)

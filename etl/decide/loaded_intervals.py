@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from etl.decide.run_requests import TimeInterval, is_reached, run_key_to_record, with_key
 from etl.errors import LedgersDisagree
-from etl.model.partitions import BrokerPartition, in_order, select_keys
+from etl.model.partitions import TopicPartition, in_order, select_keys
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, ReadByOthers
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 
@@ -31,7 +31,7 @@ from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 class Span:
     """Offsets [from, until) of one incarnation of a partition, all of which a plan replaces."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     until_offset: int
     incarnation: int = 0
@@ -55,16 +55,16 @@ def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
 
     `is_counted`: the plan's counts of rows are still right.
     """
-    bounds: dict[BrokerPartition, tuple[int, int]] = {}
+    bounds: dict[TopicPartition, tuple[int, int]] = {}
     for r in plan.ranges:
-        low, high = bounds.get(r.log, (r.from_offset, r.until_offset))
-        bounds[r.log] = min(low, r.from_offset), max(high, r.until_offset)
+        low, high = bounds.get(r.partition, (r.from_offset, r.until_offset))
+        bounds[r.partition] = min(low, r.from_offset), max(high, r.until_offset)
     spans = []
-    for log, (low, high) in sorted(bounds.items()):
+    for partition, (low, high) in sorted(bounds.items()):
         rows_before = None
         if is_counted:
-            rows_before = plan.replaced_rows.get(log)
-        spans.append(Span(log, low, high, plan.incarnations.get(log, 0), rows_before))
+            rows_before = plan.replaced_rows.get(partition)
+        spans.append(Span(partition, low, high, plan.incarnations.get(partition, 0), rows_before))
     return tuple(spans)
 
 
@@ -113,7 +113,7 @@ def subtract_span(
             outside.append(interval)
         elif span.holds(start, end):
             counts_inside.append(interval.rows)
-        elif interval.rows == end - start and not span.log.is_physical:
+        elif interval.rows == end - start and not span.partition.is_physical:
             # Each offset has a row.
             counts_inside.append(min(end, span.until_offset) - max(start, span.from_offset))
             for low, high in _around(start, end, span):
@@ -147,7 +147,7 @@ def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
     """True if it is known for each offset of the range whether it has a row."""
     # A range of Jafka is in bytes, and compressed it may have as many messages by chance.
     known = r.size - _size(receipt.gaps)
-    return not r.log.is_physical and receipt.gaps_complete and receipt.rows == known
+    return not r.partition.is_physical and receipt.gaps_complete and receipt.rows == known
 
 
 def split_around(
@@ -167,7 +167,7 @@ def split_around_spans(
     """Return the parts of an exact range outside of several spans [from, until)."""
     parts = [(r, receipt)]
     for start, until in holes:
-        span = Span(r.log, start, until)
+        span = Span(r.partition, start, until)
         remaining: list[tuple[OffsetRange, RangeResult]] = []
         for part, result in parts:
             if span.meets(part.from_offset, part.until_offset):
@@ -264,7 +264,7 @@ def fold(
     applied: CommitResult,
     *,
     is_given_up: bool = False,
-    reached: Mapping[BrokerPartition, int] = MappingProxyType({}),
+    reached: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> LoadedIntervals:
     """Return the intervals with one more plan; a plan that is included already changes nothing.
 
@@ -315,8 +315,8 @@ def fold(
     before = dict(coverage.intervals)
     if plan.kind is PlanKind.REPLAY:
         for span in spans_of(plan, is_counted=not coverage.removals):
-            came = merge(loaded.pop(span.log))
-            before[span.log] = replace_span(before.get(span.log, ()), span, came)
+            came = merge(loaded.pop(span.partition))
+            before[span.partition] = replace_span(before.get(span.partition, ()), span, came)
     unproven_through = coverage.unproven_through
     if any(receipt.is_doubtful for receipt in applied.receipts):
         unproven_through = plan.number
@@ -331,11 +331,11 @@ def fold(
     )
 
 
-def _loaded_by(plan: Plan, applied: CommitResult) -> dict[BrokerPartition, list[Interval]]:
-    loaded: dict[BrokerPartition, list[Interval]] = {}
+def _loaded_by(plan: Plan, applied: CommitResult) -> dict[TopicPartition, list[Interval]]:
+    loaded: dict[TopicPartition, list[Interval]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-        interval = interval_of(r, receipt, plan.incarnations.get(r.log, 0))
-        loaded.setdefault(r.log, []).append(interval)
+        interval = interval_of(r, receipt, plan.incarnations.get(r.partition, 0))
+        loaded.setdefault(r.partition, []).append(interval)
     return loaded
 
 
@@ -374,11 +374,11 @@ OFFSETS_END = 2**63 - 1
 def inherit_intervals(
     coverage: LoadedIntervals,
     theirs: LoadedIntervals | None,
-    taken: Mapping[BrokerPartition, int],
+    taken: Mapping[TopicPartition, int],
     *,
     table_id: str,
-    known: Collection[BrokerPartition],
-    lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
+    known: Collection[TopicPartition],
+    lives: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> LoadedIntervals:
     """Return the intervals with those of another pipeline, up to the offsets `taken`.
 
@@ -386,25 +386,25 @@ def inherit_intervals(
     pipeline knows already, no row of it is required. `lives`: the incarnations that it had reached.
     A second call changes nothing.
     """
-    new_logs = {log for log in taken if log not in known}
-    inherited: dict[BrokerPartition, tuple[Interval, ...]] = {}
+    new_partitions = {partition for partition in taken if partition not in known}
+    inherited: dict[TopicPartition, tuple[Interval, ...]] = {}
     read_by_others = list(coverage.read_by_others)
     if theirs is not None:
         tables = {theirs.table_id, coverage.table_id}
         if tables <= {None, table_id}:
-            inherited = select_keys(theirs.intervals, new_logs)
+            inherited = select_keys(theirs.intervals, new_partitions)
         for read in theirs.read_by_others:
-            if read.log in new_logs:
+            if read.partition in new_partitions:
                 read_by_others.append(read)
         coverage = add_removals(coverage, theirs.removals)
     given_up = dict(coverage.given_up)
-    for log, loaded_until in taken.items():
-        incarnation = lives.get(log, 0)
+    for partition, loaded_until in taken.items():
+        incarnation = lives.get(partition, 0)
         not_required = []
         for older in range(incarnation):
             not_required.append(Interval(0, OFFSETS_END, 0, incarnation=older))
         not_required.append(Interval(0, loaded_until, 0, incarnation=incarnation))
-        given_up[log] = tuple(dict.fromkeys((*given_up.get(log, ()), *not_required)))
+        given_up[partition] = tuple(dict.fromkeys((*given_up.get(partition, ()), *not_required)))
     loaded_into = coverage.table_id
     if inherited:
         loaded_into = coverage.table_id or table_id
@@ -452,36 +452,36 @@ def subtract_intervals(
 
 
 def _together(
-    before: Mapping[BrokerPartition, Sequence[Interval]],
-    more: Mapping[BrokerPartition, Sequence[Interval]],
-) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    before: Mapping[TopicPartition, Sequence[Interval]],
+    more: Mapping[TopicPartition, Sequence[Interval]],
+) -> dict[TopicPartition, tuple[Interval, ...]]:
     """Merge the intervals of each partition, within `INTERVALS_KEPT`."""
     merged = {}
-    for log in {**before, **more}:
-        merged[log] = merge((*before.get(log, ()), *more.get(log, ())))
+    for partition in {**before, **more}:
+        merged[partition] = merge((*before.get(partition, ()), *more.get(partition, ())))
     return _bounded(merged)
 
 
 def _bounded(
-    intervals: dict[BrokerPartition, tuple[Interval, ...]],
-) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    intervals: dict[TopicPartition, tuple[Interval, ...]],
+) -> dict[TopicPartition, tuple[Interval, ...]]:
     """Return at most `INTERVALS_KEPT` intervals.
 
     The oldest of each incarnation are merged, gaps included; the number of their rows stays right.
     """
     if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
         return intervals
-    by_incarnation: dict[BrokerPartition, list[list[Interval]]] = {}
-    for log, found in intervals.items():
+    by_incarnation: dict[TopicPartition, list[list[Interval]]] = {}
+    for partition, found in intervals.items():
         grouped = groupby(found, key=lambda interval: interval.incarnation)
-        by_incarnation[log] = [list(group) for _, group in grouped]
+        by_incarnation[partition] = [list(group) for _, group in grouped]
     most = max(1, INTERVALS_KEPT // sum(map(len, by_incarnation.values())))
     bounded = {}
-    for log, groups in by_incarnation.items():
+    for partition, groups in by_incarnation.items():
         kept: list[Interval] = []
         for group in groups:
             kept += _at_most(group, most)
-        bounded[log] = tuple(kept)
+        bounded[partition] = tuple(kept)
     return bounded
 
 
@@ -533,7 +533,7 @@ def is_better(record: CommitResult, kept: CommitResult) -> bool:
 def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> Interval:
     """Return the interval of a range's result, without the places of its gaps."""
     unproven = 0
-    if receipt.behind_transform and r.log.is_physical:
+    if receipt.behind_transform and r.partition.is_physical:
         # A row shows where its entry begins and not where it ends: each byte is doubtful.
         unproven = r.size
     elif receipt.behind_transform:
@@ -584,7 +584,7 @@ def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
         merged.append(interval)
     if len(merged) <= INTERVALS_KEPT:
         return tuple(merged)
-    grouped = groupby(merged, key=lambda interval: (interval.log, interval.incarnation))
+    grouped = groupby(merged, key=lambda interval: (interval.partition, interval.incarnation))
     groups = [list(group) for _, group in grouped]
     most = max(1, INTERVALS_KEPT // len(groups))
     newest: list[ReadByOthers] = []
@@ -593,12 +593,12 @@ def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
     return tuple(newest)
 
 
-def _by_incarnation_and_offset(found: ReadByOthers) -> tuple[BrokerPartition, int, int, int]:
-    return found.log, found.incarnation, found.from_offset, found.until_offset
+def _by_incarnation_and_offset(found: ReadByOthers) -> tuple[TopicPartition, int, int, int]:
+    return found.partition, found.incarnation, found.from_offset, found.until_offset
 
 
 def _overlaps_or_touches(before: ReadByOthers, after: ReadByOthers) -> bool:
-    if before.log != after.log or before.incarnation != after.incarnation:
+    if before.partition != after.partition or before.incarnation != after.incarnation:
         return False
     return after.from_offset <= before.until_offset
 
@@ -613,7 +613,7 @@ def _can_merge(before: Interval, after: Interval) -> bool:
 class MissingOffsets:
     """Offsets of a partition that are not in the table: the first gap [from, until) and a count."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     until_offset: int
     count: int
@@ -626,24 +626,24 @@ class TableGap:
     """An interval of time that is not fully loaded."""
 
     interval: TimeInterval
-    logs: tuple[MissingOffsets, ...]
+    partitions: tuple[MissingOffsets, ...]
 
     @property
     def missing(self) -> int:
         """Return the number of missing offsets: at most so many records."""
-        return sum(log.count for log in self.logs)
+        return sum(partition.count for partition in self.partitions)
 
     @property
     def gone(self) -> int:
         """Return the number of missing offsets that no run can load."""
-        return sum(log.gone for log in self.logs)
+        return sum(partition.gone for partition in self.partitions)
 
 
 def find_gaps(
     intervals: Sequence[TimeInterval],
-    bounds: Mapping[BrokerPartition, Sequence[int]],
-    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
-    starts: Mapping[BrokerPartition, int],
+    bounds: Mapping[TopicPartition, Sequence[int]],
+    loaded: Mapping[TopicPartition, Collection[tuple[int, int]]],
+    starts: Mapping[TopicPartition, int],
 ) -> list[TableGap]:
     """Return the time intervals with offsets that are not in the table, sorted.
 
@@ -654,10 +654,12 @@ def find_gaps(
     gaps = []
     for index, interval in enumerate(intervals):
         incomplete = []
-        for log in in_order(bounds):
-            start, end = bounds[log][index : index + 2]
+        for partition in in_order(bounds):
+            start, end = bounds[partition][index : index + 2]
             wanted = (start, max(start, end))
-            missing = find_missing(log, wanted, loaded.get(log, ()), starts.get(log, 0))
+            missing = find_missing(
+                partition, wanted, loaded.get(partition, ()), starts.get(partition, 0)
+            )
             if missing is not None:
                 incomplete.append(missing)
         if incomplete:
@@ -678,11 +680,11 @@ class ExplainedOffsets:
 
 
 def explain_missing(
-    bounds: Mapping[BrokerPartition, Sequence[int]],
-    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
-    let_go: Mapping[BrokerPartition, Collection[tuple[int, int]]],
-    begins: Mapping[BrokerPartition, int],
-    of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
+    bounds: Mapping[TopicPartition, Sequence[int]],
+    loaded: Mapping[TopicPartition, Collection[tuple[int, int]]],
+    let_go: Mapping[TopicPartition, Collection[tuple[int, int]]],
+    begins: Mapping[TopicPartition, int],
+    of_others: Mapping[TopicPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
 ) -> ExplainedOffsets:
     """Count the offsets between the first and last bound that by decision no run will load.
 
@@ -692,19 +694,19 @@ def explain_missing(
     lost_count = 0
     before_count = 0
     others_count = 0
-    for log, offsets in bounds.items():
+    for partition, offsets in bounds.items():
         first = min(offsets)
         last = max(offsets)
-        explained = list(loaded.get(log, ()))
-        for start, until in of_others.get(log, ()):
+        explained = list(loaded.get(partition, ()))
+        for start, until in of_others.get(partition, ()):
             left = subtract_intervals((max(start, first), min(until, last)), explained)
             others_count += _size(left)
             explained += left
-        for start, until in let_go.get(log, ()):
+        for start, until in let_go.get(partition, ()):
             left = subtract_intervals((max(start, first), min(until, last)), explained)
             lost_count += _size(left)
             explained += left
-        before_start = (first, min(last, begins.get(log, first)))
+        before_start = (first, min(last, begins.get(partition, first)))
         before_count += _size(subtract_intervals(before_start, explained))
     return ExplainedOffsets(lost_count, before_count, others_count)
 
@@ -714,7 +716,7 @@ def _size(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def find_missing(
-    log: BrokerPartition,
+    partition: TopicPartition,
     wanted: tuple[int, int],
     loaded: Collection[tuple[int, int]],
     log_start: int,
@@ -731,4 +733,4 @@ def find_missing(
     for start, until in gaps:
         gone += max(0, min(until, log_start) - start)
     from_offset, until_offset = gaps[0]
-    return MissingOffsets(log, from_offset, until_offset, _size(gaps), gone)
+    return MissingOffsets(partition, from_offset, until_offset, _size(gaps), gone)

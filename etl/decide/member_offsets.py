@@ -66,7 +66,7 @@ from etl.decide.offsets import (
     is_read_on_by_others,
     moved_offset,
     of_a_lost_plan,
-    of_another_log,
+    of_another_incarnation,
     reject_beyond,
     reject_other_offsets_storage,
     reset_partitions,
@@ -75,11 +75,11 @@ from etl.decide.offsets import (
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     MemberAssignment,
     Membership,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, Plan, PlanKind, ReadByOthers
 from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
@@ -119,7 +119,7 @@ def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
     return is_of_member and ledger.applied is None and commits_after_append(settings)
 
 
-def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
+def owned_partitions(snapshot: Snapshot, settings: Settings) -> Collection[TopicPartition] | None:
     """Return the partitions of a member; before it joins, as for a command, all with an offset.
 
     None: runs are not group members.
@@ -131,7 +131,7 @@ def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerParti
             # A run executes this plan before it joins the group, then observes again.
             return frozenset()
         return snapshot.committed.keys()
-    return snapshot.group.assignment.logs
+    return snapshot.group.assignment.partitions
 
 
 def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
@@ -162,7 +162,7 @@ def with_assignment(
         state = CommitState.DONE
     else:
         state = CommitState.IN_DOUBT
-    assignment = replace(share, logs=share.logs & plan.loaded_until.keys())
+    assignment = replace(share, partitions=share.partitions & plan.loaded_until.keys())
     return replace(plan, commit=replace(plan.commit, state=state, member=assignment))
 
 
@@ -181,8 +181,8 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
 def member_state(
     state: PipelineState,
     known: Plan | None,
-    committed: Mapping[BrokerPartition, Committed],
-    owned: Collection[BrokerPartition],
+    committed: Mapping[TopicPartition, Committed],
+    owned: Collection[TopicPartition],
     ends: Ends,
     storage: OffsetsStorage,
     *,
@@ -212,8 +212,8 @@ def member_state(
 
 def state_after_plan(
     plan: Plan,
-    committed: Mapping[BrokerPartition, Committed],
-    owned: Collection[BrokerPartition],
+    committed: Mapping[TopicPartition, Committed],
+    owned: Collection[TopicPartition],
     ends: Ends,
     *,
     storage: OffsetsStorage | None = None,
@@ -227,38 +227,40 @@ def state_after_plan(
     below the loaded-until offsets are committed again (`commits_after_append`). Raises OffsetMoved.
     """
     uncommitted = []
-    too_low = dict[BrokerPartition, Committed]()
-    moved_back = dict[BrokerPartition, Committed]()
-    passed = dict[BrokerPartition, Committed]()
+    too_low = dict[TopicPartition, Committed]()
+    moved_back = dict[TopicPartition, Committed]()
+    passed = dict[TopicPartition, Committed]()
     moved_by_plan = set(plan.offsets_to_commit)
     if plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER:
         moved_by_plan.update(plan.offsets_to_move)
     moves_later = is_rebuilt or not plan.commit.state.is_before_read
     moves_low_offsets = moves_behind and storage in (None, plan.commit.storage)
 
-    for log in sorted(plan.loaded_until.keys() & set(owned)):
-        found = committed.get(log, NOTHING_COMMITTED)
-        loaded_until = plan.loaded_until[log]
-        is_as_seen = found == plan.expected_commits[log]
+    for partition in sorted(plan.loaded_until.keys() & set(owned)):
+        found = committed.get(partition, NOTHING_COMMITTED)
+        loaded_until = plan.loaded_until[partition]
+        is_as_seen = found == plan.expected_commits[partition]
         if found.offset == loaded_until:
             continue
-        if is_as_seen and found == NOTHING_COMMITTED and log not in moved_by_plan:
+        if is_as_seen and found == NOTHING_COMMITTED and partition not in moved_by_plan:
             continue
         is_below = found.offset is not None and found.offset < loaded_until
-        if moves_later and is_as_seen and not is_read_on_by_others(plan, log, found):
-            uncommitted.append(log)
+        if moves_later and is_as_seen and not is_read_on_by_others(plan, partition, found):
+            uncommitted.append(partition)
         elif is_below and moves_low_offsets:
-            too_low[log] = found
+            too_low[partition] = found
         elif is_below or found.offset is None:
-            moved_back[log] = found
+            moved_back[partition] = found
         else:
-            passed[log] = found
+            passed[partition] = found
 
     if moved_back:
         raise moved_offset(plan, moved_back, min(moved_back), storage)
     _reject_passed(plan, passed, ends)
 
-    passed_to = {log: found.offset for log, found in passed.items() if found.offset is not None}
+    passed_to = {
+        partition: found.offset for partition, found in passed.items() if found.offset is not None
+    }
     last = plan
     if too_low:
         last = plan.with_expected(too_low)
@@ -266,24 +268,24 @@ def state_after_plan(
     return UpToDate(last, {**plan.loaded_until, **passed_to}, to_commit, passed=passed_to)
 
 
-def _reject_passed(plan: Plan, passed: Mapping[BrokerPartition, Committed], ends: Ends) -> None:
+def _reject_passed(plan: Plan, passed: Mapping[TopicPartition, Committed], ends: Ends) -> None:
     """Reject offsets beyond the loaded-until offsets that other members cannot have committed."""
-    for log, found in passed.items():
+    for partition, found in passed.items():
         if is_of_a_later_plan(plan, found):
-            raise of_a_lost_plan(plan, found, log)
+            raise of_a_lost_plan(plan, found, partition)
     of_former_incarnation = sorted(reset_partitions(plan).intersection(passed))
     if of_former_incarnation:
-        log = of_former_incarnation[0]
-        raise of_another_log(plan, passed[log].offset, log, None)
+        partition = of_former_incarnation[0]
+        raise of_another_incarnation(plan, passed[partition].offset, partition, None)
     reject_beyond(plan, passed, ends, is_member=True)
 
 
-def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
+def read_by_others(last: Plan, passed: Mapping[TopicPartition, int]) -> tuple[ReadByOthers, ...]:
     """Return the offsets that other members read after `last`, up to the committed ones."""
     found = []
-    for log, until in sorted(passed.items()):
-        incarnation = last.incarnations.get(log, 0)
-        found.append(ReadByOthers(log, last.loaded_until[log], until, incarnation))
+    for partition, until in sorted(passed.items()):
+        incarnation = last.incarnations.get(partition, 0)
+        found.append(ReadByOthers(partition, last.loaded_until[partition], until, incarnation))
     return tuple(found)
 
 
@@ -306,8 +308,8 @@ def plan_before(plan: Plan) -> Plan:
     starts = starts_of(plan)
     seen = {}
     for hole in plan.losses.read_by_others:
-        starts[hole.log] = min(starts[hole.log], hole.from_offset)
-        seen[hole.log] = Committed(starts[hole.log])
+        starts[hole.partition] = min(starts[hole.partition], hole.from_offset)
+        seen[hole.partition] = Committed(starts[hole.partition])
     return replace(
         plan.with_loaded_until(starts).with_expected(seen),
         ranges=(),
@@ -361,18 +363,18 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
     ends = ends_of(snapshot)
     restarted = reset_partitions(plan)
     left_to_others = {}
-    for log, found in snapshot.committed.items():
-        if log not in plan.loaded_until or log in restarted or found.offset is None:
+    for partition, found in snapshot.committed.items():
+        if partition not in plan.loaded_until or partition in restarted or found.offset is None:
             continue
-        end = ends.get(log)
+        end = ends.get(partition)
         is_in_log = end is None or found.offset <= end
-        is_advanced = found.offset > plan.loaded_until[log]
+        is_advanced = found.offset > plan.loaded_until[partition]
         if is_in_log and is_advanced and not is_of_a_later_plan(plan, found):
-            left_to_others[log] = plan.committed_after(log)
+            left_to_others[partition] = plan.committed_after(partition)
     if snapshot.group.assignment:
-        for log in plan.loaded_until:
-            if log not in snapshot.group.assignment.logs:
-                left_to_others[log] = plan.committed_after(log)
+        for partition in plan.loaded_until:
+            if partition not in snapshot.group.assignment.partitions:
+                left_to_others[partition] = plan.committed_after(partition)
     return snapshot.with_committed(left_to_others)
 
 
@@ -390,12 +392,12 @@ def is_left_open(ledger: Ledger) -> bool:
     return _newest_state(ledger) is CommitState.IN_DOUBT and ledger.applied is None
 
 
-def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> CommitOutcome:
+def commit_outcome(plan: Plan, committed: Mapping[TopicPartition, Committed]) -> CommitOutcome:
     """Return the result of a plan's commit in doubt; see the module's second table."""
-    logs = plan.offsets_to_commit
-    if not logs:
+    partitions = plan.offsets_to_commit
+    if not partitions:
         return CommitOutcome.NOT_TAKEN
-    found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
+    found = {partition: committed.get(partition, NOTHING_COMMITTED) for partition in partitions}
     has_uncommitted = bool(uncommitted_partitions(plan, committed))
     if any(offset.metadata == plan.commit_metadata for offset in found.values()):
         if has_uncommitted:
@@ -403,8 +405,12 @@ def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -
         return CommitOutcome.TAKEN
     if has_uncommitted or plan.commit.state is CommitState.REJECTED:
         return CommitOutcome.NOT_TAKEN
-    offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
-    if offsets and all(offset < plan.loaded_until[log] for log, offset in offsets.items()):
+    offsets = {
+        partition: there.offset for partition, there in found.items() if there.offset is not None
+    }
+    if offsets and all(
+        offset < plan.loaded_until[partition] for partition, offset in offsets.items()
+    ):
         return CommitOutcome.NOT_TAKEN
     return CommitOutcome.UNTOLD
 
@@ -454,19 +460,19 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
         )
         raise NeedsDecision(message, **uncommitted.place, action=action)
     if found is CommitOutcome.UNTOLD:
-        log = plan.offsets_to_commit[0]
+        partition = plan.offsets_to_commit[0]
         message = (
             f"The result of the offset commit of plan {number} is unknown: its run ended during "
             "the commit, and other members have committed offsets beyond the plan's ends since"
         )
         action = (
             "Check whether other members of the group read the offsets in "
-            f"`etl plans show CONF {number}`, such as {starts_of(plan)[log]} to "
-            f"{plan.loaded_until[log]} of {log}. If they read them, run `etl plans supersede CONF "
+            f"`etl plans show CONF {number}`, such as {starts_of(plan)[partition]} to "
+            f"{plan.loaded_until[partition]} of {partition}. If they read them, run `etl plans supersede CONF "
             f"{number} --reason ...`, which leaves the offsets to them. If they did not, add "
             "--assume-offsets-committed, and the next run loads the offsets"
         )
-        raise NeedsDecision(message, **log.place, action=action)
+        raise NeedsDecision(message, **partition.place, action=action)
 
 
 def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
@@ -483,7 +489,7 @@ def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def plan_without_uncommitted(
-    plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int
+    plan: Plan, partitions: Collection[TopicPartition], reason: str, *, now_ms: int
 ) -> Plan:
     """Return a replacement of the plan, without its id, that leaves out these uncommitted
     partitions.
@@ -491,22 +497,27 @@ def plan_without_uncommitted(
     Their loaded-until offsets do not change.
     """
     previous = plan_before(plan)
-    ranges = [r for r in plan.ranges if r.log not in logs]
+    ranges = [r for r in plan.ranges if r.partition not in partitions]
     kind = PlanKind.START
     if ranges:
         kind = PlanKind.INGEST
     set_back = {}
-    for log in plan.partitions.keys() & set(logs):
-        set_back[log] = previous.loaded_until[log]
+    for partition in plan.partitions.keys() & set(partitions):
+        set_back[partition] = previous.loaded_until[partition]
     losses = []
     for loss in plan.losses.lost:
-        if loss.log not in logs or loss.until_offset <= previous.loaded_until[loss.log]:
+        if (
+            loss.partition not in partitions
+            or loss.until_offset <= previous.loaded_until[loss.partition]
+        ):
             losses.append(loss)
-    still_read_by_others = [read for read in plan.losses.read_by_others if read.log not in logs]
+    still_read_by_others = [
+        read for read in plan.losses.read_by_others if read.partition not in partitions
+    ]
     commit = replace(plan.commit, state=CommitState.DONE)
     if commit.member:
-        owned = commit.member.logs - set(logs)
-        commit = replace(commit, member=replace(commit.member, logs=owned))
+        owned = commit.member.partitions - set(partitions)
+        commit = replace(commit, member=replace(commit.member, partitions=owned))
     return replace(
         plan.with_loaded_until(set_back),
         kind=kind,
@@ -519,13 +530,13 @@ def plan_without_uncommitted(
 
 
 def uncommitted_partitions(
-    plan: Plan, committed: Mapping[BrokerPartition, Committed]
-) -> frozenset[BrokerPartition]:
+    plan: Plan, committed: Mapping[TopicPartition, Committed]
+) -> frozenset[TopicPartition]:
     """Return the partitions whose offset is still as the plan saw it."""
     uncommitted = set()
-    for log in plan.offsets_to_commit:
-        if committed.get(log, NOTHING_COMMITTED) == plan.expected_commits[log]:
-            uncommitted.add(log)
+    for partition in plan.offsets_to_commit:
+        if committed.get(partition, NOTHING_COMMITTED) == plan.expected_commits[partition]:
+            uncommitted.add(partition)
     return frozenset(uncommitted)
 
 
@@ -533,7 +544,7 @@ def uncommitted_partitions(
 class ReadTwice:
     """Offsets [from, until) in the table, now or later, that others may have read as well."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     until_offset: int
 
@@ -551,44 +562,44 @@ def duplicate_reads(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice
     is_in_table = isinstance(state, UpToDate)
     is_recorded = snapshot.ledger.applied is not None
     starts = _starts_for_others(plan)
-    unknown = set[BrokerPartition]()
+    unknown = set[TopicPartition]()
     if is_in_table and not is_recorded:
         unknown.update(plan.offsets_to_move)
 
     duplicates = []
-    for log, loaded_until in sorted(plan.loaded_until.items()):
-        found = snapshot.committed.get(log, NOTHING_COMMITTED)
+    for partition, loaded_until in sorted(plan.loaded_until.items()):
+        found = snapshot.committed.get(partition, NOTHING_COMMITTED)
         offset = found.offset or 0
-        is_known = is_in_table and log not in unknown and offset >= loaded_until
+        is_known = is_in_table and partition not in unknown and offset >= loaded_until
         until = min(offset, loaded_until)
-        if log in unknown:
+        if partition in unknown:
             until = loaded_until
-        if found != plan.committed_after(log) and not is_known and until > starts[log]:
-            duplicates.append(ReadTwice(log, starts[log], until))
+        if found != plan.committed_after(partition) and not is_known and until > starts[partition]:
+            duplicates.append(ReadTwice(partition, starts[partition], until))
     return tuple(duplicates)
 
 
 def duplicate_reads_after_commit(
-    plan: Plan, moved: Collection[BrokerPartition]
+    plan: Plan, moved: Collection[TopicPartition]
 ) -> tuple[ReadTwice, ...]:
     """Return what others read, or will, of a plan in the table with offsets committed for `moved`."""
     if plan.commit.state is not CommitState.AFTER_APPEND_AS_MEMBER:
         return ()
     starts = _starts_for_others(plan)
     duplicates = []
-    for log in plan.offsets_to_move:
-        if log not in moved:
-            duplicates.append(ReadTwice(log, starts[log], plan.loaded_until[log]))
+    for partition in plan.offsets_to_move:
+        if partition not in moved:
+            duplicates.append(ReadTwice(partition, starts[partition], plan.loaded_until[partition]))
     return tuple(duplicates)
 
 
-def _starts_for_others(plan: Plan) -> dict[BrokerPartition, int]:
+def _starts_for_others(plan: Plan) -> dict[TopicPartition, int]:
     """Return where another member begins before the plan's offsets are committed."""
     starts = starts_of(plan)
     starts_for_others = {}
-    for log, seen in plan.expected_commits.items():
+    for partition, seen in plan.expected_commits.items():
         if seen.offset is None:
-            starts_for_others[log] = starts[log]
+            starts_for_others[partition] = starts[partition]
         else:
-            starts_for_others[log] = seen.offset
+            starts_for_others[partition] = seen.offset
     return starts_for_others

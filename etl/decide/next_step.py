@@ -40,7 +40,7 @@ from etl.decide.run_requests import (
 from etl.decide.set_offsets import leave_paused, standing_without_paused
 from etl.errors import EtlError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, drop_keys
+from etl.model.partitions import TopicPartition, drop_keys
 from etl.model.plans import NOT_COUNTED, CommitResult, Plan, RunKeyRecord
 from etl.model.snapshot import (
     FirstRun,
@@ -80,7 +80,7 @@ class Repair:
 
     plan: Plan
     """The newest plan; `seen` is the expected side of its offset commits."""
-    offsets: tuple[BrokerPartition, ...] = ()
+    offsets: tuple[TopicPartition, ...] = ()
     """Partitions without committed offset of this plan."""
     lacks_record: bool = False
     """True if its result is not recorded."""
@@ -88,9 +88,9 @@ class Repair:
     """The same plan, if the ledger lacks it and is restored from the table; else None."""
     knew: Plan | None = None
     """The newest plan of the ledger before it is restored."""
-    followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    followed: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Offsets that another client moved, for partitions that continue there."""
-    not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    not_followed: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The same for partitions that do not continue there: no plan moves their offset."""
 
 
@@ -118,11 +118,11 @@ class NextStep:
     """The run key to record: there was nothing to read up to its bound, and no partition was left
     out. With the record, later runs with this key load nothing.
     """
-    left_of_key: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    left_of_key: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     """Partitions that the run key requests and that are unreadable after this step, with the bound;
     None: unknown.
     """
-    open_logs: int = 0
+    open_partitions: int = 0
     """Without a plan: number of partitions that have no record at or after the run's bound."""
     refusal: EtlError | None = None
     """The error that the run ends with after the repair."""
@@ -158,7 +158,9 @@ class NextStep:
         """
         if self.plan is None:
             return False
-        return any(log in self.snapshot.readable for log in self.plan.request.unfinished)
+        return any(
+            partition in self.snapshot.readable for partition in self.plan.request.unfinished
+        )
 
 
 def next_step(
@@ -247,10 +249,10 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
         return snapshot
 
     committed = {}
-    for log in repair.offsets:
-        committed[log] = repair.plan.moved(log)
-    for log in repair.not_followed:
-        committed[log] = repair.plan.committed_after(log)
+    for partition in repair.offsets:
+        committed[partition] = repair.plan.moved(partition)
+    for partition in repair.not_followed:
+        committed[partition] = repair.plan.committed_after(partition)
     ledger = snapshot.ledger
     if repair.adopts:
         ledger = replace(
@@ -332,7 +334,7 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
         step,
         action=Action.NOTHING,
         left_of_key=left,
-        open_logs=asking.bounds.open_logs,
+        open_partitions=asking.bounds.open_partitions,
         remembers=remembers,
     )
 
@@ -349,8 +351,8 @@ def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
 def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot after the plan is in the table and its offsets are committed."""
     committed = dict(plan.expected_commits)
-    for log in (*plan.offsets_to_move, *plan.offsets_to_commit):
-        committed[log] = plan.moved(log)
+    for partition in (*plan.offsets_to_move, *plan.offsets_to_commit):
+        committed[partition] = plan.moved(partition)
 
     before = snapshot.table
     if before is None:

@@ -50,9 +50,9 @@ from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
@@ -62,7 +62,7 @@ from etl.settings.source import Timestamp
 
 
 def start_of(
-    log: BrokerPartition,
+    partition: TopicPartition,
     snapshot: Snapshot,
     last: Plan | None,
     settings: Settings,
@@ -74,23 +74,23 @@ def start_of(
     newest plan, None at the first run; the snapshot must have the partition's offsets. `topics`:
     those of `known_topics`, if it is called for many partitions.
     """
-    extent = snapshot.readable[log]
-    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+    extent = snapshot.readable[partition]
+    committed = snapshot.committed.get(partition, NOTHING_COMMITTED).offset
     if committed is not None:
         return committed
     pending = None
     if last is not None:
-        pending = last.pending.get(log)
+        pending = last.pending.get(partition)
     if pending and pending.start_offset is not None:
         return min(max(extent.log_start_offset, pending.start_offset), extent.end_offset)
     if topics is None:
         topics = known_topics(last)
-    rule = _start_rule(log, last, settings, topics)
+    rule = _start_rule(partition, last, settings, topics)
     if isinstance(rule, StartAt):
         if rule is StartAt.EARLIEST:
             return extent.log_start_offset
         return extent.end_offset
-    found = snapshot.partition(log).start_at_time
+    found = snapshot.partition(partition).start_at_time
     if found is None:
         return None
     # A record that arrived after the extent was observed is above the observed end: whether the
@@ -101,101 +101,101 @@ def start_of(
     return start
 
 
-def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
+def starts_of(plan: Plan) -> dict[TopicPartition, int]:
     """Return the loaded-until offset of each partition before this plan."""
     starts = dict(plan.loaded_until)
     for r in plan.advancing:
-        starts[r.log] = min(starts[r.log], r.from_offset)
+        starts[r.partition] = min(starts[r.partition], r.from_offset)
     return starts
 
 
 def timestamps_to_look_up(
-    logs: Iterable[BrokerPartition],
+    partitions: Iterable[TopicPartition],
     last: Plan | None,
     settings: Settings,
-    committed: Mapping[BrokerPartition, Committed],
-) -> dict[BrokerPartition, int]:
+    committed: Mapping[TopicPartition, Committed],
+) -> dict[TopicPartition, int]:
     """Return the start times of partitions that start at a time, in ms.
 
     A committed offset takes precedence.
     """
-    known: set[BrokerPartition] = set()
+    known: set[TopicPartition] = set()
     if last:
         known.update(last.partitions)
-        for log, pending in last.pending.items():
+        for partition, pending in last.pending.items():
             if pending.start_offset is not None:
-                known.add(log)
+                known.add(partition)
     topics = known_topics(last)
     times = {}
-    for log in logs:
-        if log in known or committed.get(log, NOTHING_COMMITTED).offset is not None:
+    for partition in partitions:
+        if partition in known or committed.get(partition, NOTHING_COMMITTED).offset is not None:
             continue
-        rule = _start_rule(log, last, settings, topics)
+        rule = _start_rule(partition, last, settings, topics)
         if not isinstance(rule, StartAt):
-            times[log] = rule
+            times[partition] = rule
     return times
 
 
 def pending_starts(
-    existing: Iterable[BrokerPartition],
-    positions: Mapping[BrokerPartition, int],
+    existing: Iterable[TopicPartition],
+    positions: Mapping[TopicPartition, int],
     last: Plan | None,
     settings: Settings,
     *,
     now_ms: int,
-) -> dict[BrokerPartition, int | None]:
+) -> dict[TopicPartition, int | None]:
     """Return the pending starts of the next plan; see `PendingPartition`.
 
     They are those of existing partitions without a loaded-until offset in the plan (`positions`),
     and those of the last plan, also of partitions that do not exist now.
     """
-    pending: dict[BrokerPartition, int | None] = {}
+    pending: dict[TopicPartition, int | None] = {}
     if last:
-        for log, decided in last.pending.items():
-            if log not in positions:
-                pending[log] = decided.start_ms
+        for partition, decided in last.pending.items():
+            if partition not in positions:
+                pending[partition] = decided.start_ms
     topics = known_topics(last)
-    for log in existing:
-        if log not in positions and log not in pending:
-            rule = _start_rule(log, last, settings, topics)
-            pending[log] = _start_to_store(log, rule, now_ms)
+    for partition in existing:
+        if partition not in positions and partition not in pending:
+            rule = _start_rule(partition, last, settings, topics)
+            pending[partition] = _start_to_store(partition, rule, now_ms)
     return pending
 
 
 def pending_offsets(
-    starts: Mapping[BrokerPartition, int | None],
+    starts: Mapping[TopicPartition, int | None],
     last: Plan | None,
     snapshot: Snapshot,
     settings: Settings,
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the pending offsets of `starts` at latest.
 
     They are the readable ends of partitions with a leader that are not read now.
     """
     pending = {}
-    decided: Collection[BrokerPartition] = ()
+    decided: Collection[TopicPartition] = ()
     if last:
         decided = last.pending
-        for log, known in last.pending.items():
-            if log in starts and known.start_offset is not None:
-                pending[log] = known.start_offset
+        for partition, known in last.pending.items():
+            if partition in starts and known.start_offset is not None:
+                pending[partition] = known.start_offset
     topics = known_topics(last)
-    for log, extent in snapshot.left_out.items():
-        if log not in starts or log in decided or log.is_physical:
+    for partition, extent in snapshot.left_out.items():
+        if partition not in starts or partition in decided or partition.is_physical:
             continue
-        if _start_rule(log, last, settings, topics) is StartAt.LATEST:
-            pending[log] = extent.end_offset
+        if _start_rule(partition, last, settings, topics) is StartAt.LATEST:
+            pending[partition] = extent.end_offset
     return pending
 
 
-def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | None:
+def starts_anew(partition: TopicPartition, settings: Settings, now_ms: int) -> int | None:
     """Return the pending start of a partition of a new topic that cannot be read now."""
-    return _start_to_store(log, settings.source.new_topics_starting_offsets, now_ms)
+    return _start_to_store(partition, settings.source.new_topics_starting_offsets, now_ms)
 
 
-def _start_to_store(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
+def _start_to_store(partition: TopicPartition, rule: StartAt | int, now_ms: int) -> int | None:
     """Return a start as a time in ms; None for the first record."""
-    if rule is StartAt.EARLIEST or log.is_physical:
+    if rule is StartAt.EARLIEST or partition.is_physical:
         # The first record is stored as a start too: otherwise a topic of which the first run could
         # read no partition would be a new topic later. Jafka cannot look times up, so there a
         # partition starts at its first record: nothing is passed over.
@@ -214,11 +214,11 @@ def known_topics(last: Plan | None) -> frozenset[str]:
     """
     if last is None:
         return frozenset()
-    return last.known_topics.union(log.topic for log in last.pending)
+    return last.known_topics.union(partition.topic for partition in last.pending)
 
 
 def _start_rule(
-    log: BrokerPartition, last: Plan | None, settings: Settings, topics: Collection[str]
+    partition: TopicPartition, last: Plan | None, settings: Settings, topics: Collection[str]
 ) -> StartAt | int:
     """Return the first or the latest record, or the time of the first record to read, in ms.
 
@@ -229,12 +229,12 @@ def _start_rule(
         if isinstance(start, Timestamp):
             return start.ms
         return start
-    pending = last.pending.get(log)
+    pending = last.pending.get(partition)
     if pending:
         if pending.start_ms is None:
             return StartAt.EARLIEST
         return pending.start_ms
-    if log.topic in topics:
+    if partition.topic in topics:
         return StartAt.EARLIEST
     return settings.source.new_topics_starting_offsets
 
@@ -252,14 +252,14 @@ def both(zookeeper: Committed, kafka: Committed) -> Committed:
     return Committed(max(offsets, default=None), zookeeper.znode_version, kafka.metadata, differing)
 
 
-def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed | None:
+def place_moved(plan: Plan, partition: TopicPartition, found: Committed) -> Committed | None:
     """Return the offset that another client committed after `plan`.
 
     None: the plan's offset is committed, or still to be committed. If one of two places went back,
     its offset is returned, though the larger one counts.
     """
-    position = plan.loaded_until[log]
-    seen = plan.expected_commits[log]
+    position = plan.loaded_until[partition]
+    seen = plan.expected_commits[partition]
     # Each place is compared with what the plan left in it: the larger offset may hide that the
     # other went back, and the next commit would undo that.
     moved = []
@@ -308,7 +308,7 @@ def plan_that_moved(found: Committed) -> int | None:
     return int(match[1])
 
 
-def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
+def is_dropped(plan: Plan, partition: TopicPartition, found: Committed) -> bool:
     """True if an offset that this plan saw in Kafka has expired there."""
     # Brokers drop the offsets of a group without members. In ZooKeeper no offset expires, so a
     # missing one there was set back.
@@ -316,20 +316,20 @@ def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
     return (
         is_in_kafka
         and found.in_kafka.offset is None
-        and plan.expected_commits[log].in_kafka.offset is not None
+        and plan.expected_commits[partition].in_kafka.offset is not None
     )
 
 
 def dropped_from(
-    plan: Plan, committed: Mapping[BrokerPartition, Committed]
-) -> tuple[BrokerPartition, ...]:
+    plan: Plan, committed: Mapping[TopicPartition, Committed]
+) -> tuple[TopicPartition, ...]:
     """Return the partitions with an offset that has expired in Kafka."""
     if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return ()
     dropped = []
-    for log in plan.loaded_until:
-        if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED)):
-            dropped.append(log)
+    for partition in plan.loaded_until:
+        if is_dropped(plan, partition, committed.get(partition, NOTHING_COMMITTED)):
+            dropped.append(partition)
     return tuple(dropped)
 
 
@@ -342,7 +342,7 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
     if plan.commit.storage is storage:
         return plan
     seen = {}
-    for log, before in plan.expected_commits.items():
+    for partition, before in plan.expected_commits.items():
         in_zookeeper = NOTHING_COMMITTED
         if plan.commit.storage is not OffsetsStorage.KAFKA:
             in_zookeeper = before.in_zookeeper
@@ -350,11 +350,11 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
         if plan.commit.storage is not OffsetsStorage.ZOOKEEPER:
             in_kafka = before.in_kafka
         if storage is OffsetsStorage.ZOOKEEPER:
-            seen[log] = in_zookeeper
+            seen[partition] = in_zookeeper
         elif storage is OffsetsStorage.KAFKA:
-            seen[log] = in_kafka
+            seen[partition] = in_kafka
         else:
-            seen[log] = both(in_zookeeper, in_kafka)
+            seen[partition] = both(in_zookeeper, in_kafka)
     return replace(plan.with_expected(seen), commit=replace(plan.commit, storage=storage))
 
 
@@ -369,7 +369,7 @@ def off_position(found: Committed, position: int) -> int | None:
 
 def in_zookeeper_alone(plan: Plan) -> Plan:
     """Return a plan that commits in both places, reduced to its commits in ZooKeeper."""
-    seen = {log: found.in_zookeeper for log, found in plan.expected_commits.items()}
+    seen = {partition: found.in_zookeeper for partition, found in plan.expected_commits.items()}
     commit = replace(plan.commit, storage=OffsetsStorage.ZOOKEEPER)
     return replace(plan.with_expected(seen), commit=commit)
 
@@ -393,43 +393,43 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
 
 RESTORE = "etl ledger restore CONF --reason ..."
 """Command that sets committed offsets back to the loaded-until offsets."""
-Ends = Mapping[BrokerPartition, int | None]
+Ends = Mapping[TopicPartition, int | None]
 """End of each partition of the conf's topics, open transactions included; None: no leader."""
 
 
 def ends_of(snapshot: Snapshot) -> Ends:
     """Return the observed ends, also of partitions that are left to their owners or paused."""
-    ends: dict[BrokerPartition, int | None] = {}
-    for log in (*snapshot.leaderless, *snapshot.owners, *snapshot.paused):
-        ends[log] = None
+    ends: dict[TopicPartition, int | None] = {}
+    for partition in (*snapshot.leaderless, *snapshot.owners, *snapshot.paused):
+        ends[partition] = None
     for extents in (snapshot.readable, snapshot.left_out):
-        for log, extent in extents.items():
-            ends[log] = extent.end_offset + extent.held_back
+        for partition, extent in extents.items():
+            ends[partition] = extent.end_offset + extent.held_back
     return ends
 
 
 def reject_beyond(
-    plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends, *, is_member: bool = False
+    plan: Plan, moved: Mapping[TopicPartition, Committed], ends: Ends, *, is_member: bool = False
 ) -> None:
     """Reject an offset above the end, or of a partition without a known end, if its topic is read.
 
     Raises OffsetMoved. `is_member`: other members may have read up to there before a truncation.
     """
-    for log, found in sorted(moved.items()):
-        if found.offset is None or log not in ends:
+    for partition, found in sorted(moved.items()):
+        if found.offset is None or partition not in ends:
             continue
-        end = ends[log]
+        end = ends[partition]
         if end is not None and found.offset <= end:
             continue
-        ours = plan.loaded_until[log]
+        ours = plan.loaded_until[partition]
         message = f"Another client moved a committed offset: it is {found.offset}, ours is {ours}"
         set_back = f"set it back to {ours}: {RESTORE}"
         if end is None:
-            message += f", and the partition {log.unled}, so the end of its log is unknown"
+            message += f", and the partition {partition.unled}, so the end of its log is unknown"
             if is_member:
-                action = f"{log.held_by}. The next run continues when its leader is back"
+                action = f"{partition.held_by}. The next run continues when its leader is back"
             else:
-                action = f"{log.held_by}. Or check which client set it, and {set_back}"
+                action = f"{partition.held_by}. Or check which client set it, and {set_back}"
         else:
             message += f", and the log ends at {end}"
             if is_member:
@@ -443,18 +443,18 @@ def reject_beyond(
                     "Check which other consumer of this group ran, or which client set it, "
                     f"and {set_back}"
                 )
-        raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
+        raise OffsetMoved(message, **partition.place, offset=found.offset, action=action)
 
 
-def of_another_log(
-    plan: Plan, found: int | None, log: BrokerPartition, stories: str | None
+def of_another_incarnation(
+    plan: Plan, found: int | None, partition: TopicPartition, stories: str | None
 ) -> OffsetMoved:
     """Return the error for an offset that may be of an earlier incarnation of the partition.
 
     To follow it would skip the first records of the present incarnation. `stories`: the plans that
     ledger and table have, if the ledger is older than a reset.
     """
-    ours = plan.loaded_until[log]
+    ours = plan.loaded_until[partition]
     if stories:
         message = (
             f"The ledger is older than the table: {stories}, and in between the log was truncated "
@@ -477,7 +477,7 @@ def of_another_log(
         f". Set it back to {ours} ({RESTORE}). "
         "Do not follow it: that would leave out records of the present incarnation"
     )
-    return OffsetMoved(message, **log.place, offset=found, action=action)
+    return OffsetMoved(message, **partition.place, offset=found, action=action)
 
 
 def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
@@ -486,10 +486,10 @@ def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
     return number is not None and number > plan.number
 
 
-def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
+def of_a_lost_plan(plan: Plan, found: Committed, partition: TopicPartition) -> OffsetMoved:
     """Return the error for an offset committed by a plan that neither ledger nor table knows."""
     number = plan_that_moved(found)
-    ours = plan.loaded_until[log]
+    ours = plan.loaded_until[partition]
     message = (
         f"The offsets of plan {number} of this pipeline were committed, but neither ZooKeeper nor "
         f"the table has the plan: it moved the committed offset from {ours} to {found.offset}, "
@@ -499,21 +499,21 @@ def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> Offset
         "Check whether ZooKeeper was emptied or restored from an old copy: a newer copy has the "
         f"plan. If there is none, set the offset back to {ours} ({RESTORE})"
     )
-    return OffsetMoved(message, **log.place, offset=found.offset, action=action)
+    return OffsetMoved(message, **partition.place, offset=found.offset, action=action)
 
 
 def moved_offset(
     plan: Plan,
-    moved: Mapping[BrokerPartition, Committed],
-    log: BrokerPartition,
+    moved: Mapping[TopicPartition, Committed],
+    partition: TopicPartition,
     storage: OffsetsStorage | None = None,
 ) -> OffsetMoved:
     """Return the error for offsets that are not followed, by policy or because they went back.
 
-    The message names `log` first. `storage`: the storage of members' offsets now.
+    The message names `partition` first. `storage`: the storage of members' offsets now.
     """
-    found = moved[log].offset
-    ours = plan.loaded_until[log]
+    found = moved[partition].offset
+    ours = plan.loaded_until[partition]
     more = ""
     if len(moved) > 1:
         more = f" (and {len(moved) - 1} more)"
@@ -528,19 +528,19 @@ def moved_offset(
             f"with group.offsets_storage: {before} continues after the offsets that they read. "
             f"Once they are stopped, {RESTORE} sets the loaded-until offsets in the new storage"
         )
-        return OffsetMoved(message, **log.place, offset=found, action=action)
+        return OffsetMoved(message, **partition.place, offset=found, action=action)
     verb = "moved"
     if found is None:
         verb = "removed"
     message = f"Another client {verb} a committed offset: it is {found}, ours is {ours}{more}"
-    if is_read_on_by_others(plan, log, moved[log]):
+    if is_read_on_by_others(plan, partition, moved[partition]):
         action = (
             "Set group.mode: join, since this pipeline's runs were members of the group: they "
             "continue after the offsets that other members read since, and report them. Do not set "
             "the offset back: both would read those records. Do not set "
             "group.on_offset_changed: follow: it records them as lost"
         )
-        return OffsetMoved(message, **log.place, offset=found, action=action)
+        return OffsetMoved(message, **partition.place, offset=found, action=action)
     action = (
         "Check which other consumer of this group ran, or which client set it. "
         f"Set it back to {ours} ({RESTORE})"
@@ -552,9 +552,9 @@ def moved_offset(
     if found is None and plan.commit.storage is not OffsetsStorage.ZOOKEEPER:
         action += (
             ". A topic that is deleted takes its offsets in Kafka with it. If the topic was "
-            f"recreated, run {accept_command([log.topic])}"
+            f"recreated, run {accept_command([partition.topic])}"
         )
-    return OffsetMoved(message, **log.place, offset=found, action=action)
+    return OffsetMoved(message, **partition.place, offset=found, action=action)
 
 
 def two_stories(number: int, in_table: int) -> str:
@@ -571,7 +571,7 @@ def two_stories(number: int, in_table: int) -> str:
 def up_to_date_once_rebuilt(
     plan: Plan,
     known: Plan | None,
-    committed: Mapping[BrokerPartition, Committed],
+    committed: Mapping[TopicPartition, Committed],
     on_offset_changed: OnOffsetChanged,
     ends: Ends,
 ) -> UpToDate:
@@ -581,60 +581,62 @@ def up_to_date_once_rebuilt(
     committed again. So are those that the plan saw, or that the ledger's own newest plan saw or
     committed: if they are above, a reset had moved them back.
     """
-    known_incarnations: Mapping[BrokerPartition, int] = {}
+    known_incarnations: Mapping[TopicPartition, int] = {}
     if known:
         known_incarnations = known.incarnations
     outlived = set()
-    for log, incarnation in plan.incarnations.items():
-        if incarnation != known_incarnations.get(log, 0):
-            outlived.add(log)
+    for partition, incarnation in plan.incarnations.items():
+        if incarnation != known_incarnations.get(partition, 0):
+            outlived.add(partition)
     expecting = expected_after_restore(plan, known, committed)
     return up_to_date(expecting, committed, on_offset_changed, ends, outlived, known)
 
 
 def expected_after_restore(
-    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed]
+    plan: Plan, known: Plan | None, committed: Mapping[TopicPartition, Committed]
 ) -> Plan:
     """Return the table's plan, which expects the offsets that the lost ledger's plans committed.
 
     `known` is the newest plan that the ledger had.
     """
     seen = {}
-    for log, position in plan.loaded_until.items():
-        found = committed.get(log, NOTHING_COMMITTED)
+    for partition, position in plan.loaded_until.items():
+        found = committed.get(partition, NOTHING_COMMITTED)
         offset = found.offset
-        seen[log] = plan.expected_commits[log]
+        seen[partition] = plan.expected_commits[partition]
         if offset == position:
             continue
-        if offset is None or offset < position or offset in _own_offsets(log, plan, known):
-            seen[log] = found
+        if offset is None or offset < position or offset in _own_offsets(partition, plan, known):
+            seen[partition] = found
     return plan.with_expected(seen)
 
 
-def _own_offsets(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
+def _own_offsets(
+    partition: TopicPartition, plan: Plan, known: Plan | None
+) -> tuple[int | None, ...]:
     """Return the offsets that this pipeline's plans saw or committed."""
-    own = _seen_by(plan, log)
-    if known and log in known.loaded_until:
-        own = (*own, *_seen_by(known, log), known.loaded_until[log])
+    own = _seen_by(plan, partition)
+    if known and partition in known.loaded_until:
+        own = (*own, *_seen_by(known, partition), known.loaded_until[partition])
     return own
 
 
-def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
+def _seen_by(plan: Plan, partition: TopicPartition) -> tuple[int | None, ...]:
     """Return the partition's offset before the plan, which then moved it.
 
     Nothing for a member's plan, which moves only the partitions of its assignment.
     """
     if plan.commit.state.is_before_read:
         return ()
-    return (plan.expected_commits[log].offset,)
+    return (plan.expected_commits[partition].offset,)
 
 
 def up_to_date(
     plan: Plan,
-    committed: Mapping[BrokerPartition, Committed],
+    committed: Mapping[TopicPartition, Committed],
     on_offset_changed: OnOffsetChanged,
     ends: Ends,
-    outlived: Collection[BrokerPartition] = (),
+    outlived: Collection[TopicPartition] = (),
     known: Plan | None = None,
 ) -> UpToDate:
     """Return the state if `plan` is in the table.
@@ -644,16 +646,18 @@ def up_to_date(
     """
     uncommitted, moved = apart_from(plan, committed)
     # Kafka deletes a topic's offsets together with the topic: only existing topics count.
-    existing = [log for log in dropped_from(plan, committed) if log in ends]
+    existing = [partition for partition in dropped_from(plan, committed) if partition in ends]
     dropped = tuple(existing)
     if not moved:
         return UpToDate(plan, plan.loaded_until, uncommitted, dropped=dropped)
     back = []
-    for log, found in moved.items():
-        if found.offset is None or found.offset < plan.loaded_until[log]:
-            back.append(log)
+    for partition, found in moved.items():
+        if found.offset is None or found.offset < plan.loaded_until[partition]:
+            back.append(partition)
     reset_by_plan = reset_partitions(plan)
-    reset = [log for log in moved if log in outlived or log in reset_by_plan]
+    reset = [
+        partition for partition in moved if partition in outlived or partition in reset_by_plan
+    ]
     if not back and reset:
         # The ledger may be older than the reset, and the offset of the former incarnation.
         # Followed, it would pass over records of the present one.
@@ -664,62 +668,62 @@ def up_to_date(
             if known:
                 known_number = known.number
             stories = two_stories(known_number, plan.number)
-        raise of_another_log(plan, moved[first].offset, first, stories)
+        raise of_another_incarnation(plan, moved[first].offset, first, stories)
     if not back:
         reject_beyond(plan, moved, ends)
     if on_offset_changed is OnOffsetChanged.FAIL or back:
         raise moved_offset(plan, moved, min(back or moved))
     followed = {}
     not_followed = {}
-    for log, found in moved.items():
+    for partition, found in moved.items():
         if found.offset is None:
             continue
-        if log in ends:
-            followed[log] = found.offset
+        if partition in ends:
+            followed[partition] = found.offset
         else:
             # Only ends of topics that are read now are known, so this offset may be outside its
             # log. It stays, and the next plan's `seen` is what this pipeline committed there:
             # otherwise that plan would set it back.
-            not_followed[log] = found.offset
+            not_followed[partition] = found.offset
     positions = {**plan.loaded_until, **followed}
     return UpToDate(plan, positions, uncommitted, followed, not_followed, dropped)
 
 
 def apart_from(
     plan: Plan,
-    committed: Mapping[BrokerPartition, Committed],
-) -> tuple[tuple[BrokerPartition, ...], dict[BrokerPartition, Committed]]:
+    committed: Mapping[TopicPartition, Committed],
+) -> tuple[tuple[TopicPartition, ...], dict[TopicPartition, Committed]]:
     """Return the partitions with another offset than the plan's: not committed yet, and moved by
     other clients.
     """
-    uncommitted: list[BrokerPartition] = []
-    moved: dict[BrokerPartition, Committed] = {}
-    for log, position in plan.loaded_until.items():
-        found = committed.get(log, NOTHING_COMMITTED)
+    uncommitted: list[TopicPartition] = []
+    moved: dict[TopicPartition, Committed] = {}
+    for partition, position in plan.loaded_until.items():
+        found = committed.get(partition, NOTHING_COMMITTED)
         if found.is_at(position):
             continue
-        if is_read_on_by_others(plan, log, found):
-            moved[log] = found
+        if is_read_on_by_others(plan, partition, found):
+            moved[partition] = found
             continue
-        by_another = place_moved(plan, log, found)
+        by_another = place_moved(plan, partition, found)
         if by_another is None:
-            uncommitted.append(log)
+            uncommitted.append(partition)
         else:
-            moved[log] = by_another
+            moved[partition] = by_another
     return tuple(uncommitted), moved
 
 
-def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
+def is_read_on_by_others(plan: Plan, partition: TopicPartition, found: Committed) -> bool:
     """True if other members committed an offset above the plan's, though the plan saw it.
 
     A member's plan commits its assignment at its own offsets, no further.
     """
     is_of_member = plan.commit.state is not CommitState.AFTER_APPEND
-    return is_of_member and found.offset is not None and found.offset > plan.loaded_until[log]
+    return is_of_member and found.offset is not None and found.offset > plan.loaded_until[partition]
 
 
-def reset_partitions(plan: Plan) -> frozenset[BrokerPartition]:
+def reset_partitions(plan: Plan) -> frozenset[TopicPartition]:
     """Return the partitions that this plan resets: truncated or recreated."""
     if plan.kind is PlanKind.RESET:
-        return frozenset(interval.log for interval in plan.losses.stale_rows)
+        return frozenset(interval.partition for interval in plan.losses.stale_rows)
     return frozenset()

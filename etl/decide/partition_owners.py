@@ -44,19 +44,19 @@ from etl.decide.member_offsets import (
     is_member,
     with_assignment,
 )
-from etl.decide.offsets import ends_of, is_read_on_by_others, of_another_log
+from etl.decide.offsets import ends_of, is_read_on_by_others, of_another_incarnation
 from etl.decide.table_changes import name_of
 from etl.errors import NeedsDecision, Owned
 from etl.kafka.request_values import is_of_instance
 from etl.ledger.registrations import consumer_id, consumer_of, parse_owner, thread_id
 from etl.model.partitions import (
-    BrokerPartition,
     Committed,
     KafkaGroup,
     Membership,
     OffsetsStorage,
     RejectedCommit,
-    render_log,
+    TopicPartition,
+    render_partition,
     select_keys,
 )
 from etl.model.plans import CommitState, Plan, ReadByOthers
@@ -81,13 +81,13 @@ _ANOTHER = "another member of the group"
 
 
 def foreign_owners(
-    owners: Mapping[BrokerPartition, str], settings: Settings
-) -> dict[BrokerPartition, str]:
+    owners: Mapping[TopicPartition, str], settings: Settings
+) -> dict[TopicPartition, str]:
     """Return the owners that are not drivers of this pipeline."""
     foreign = {}
-    for log, owner in owners.items():
+    for partition, owner in owners.items():
         if not _is_ours(owner, settings):
-            foreign[log] = owner
+            foreign[partition] = owner
     return foreign
 
 
@@ -101,21 +101,21 @@ def foreign_consumers(consumers: Iterable[str], settings: Settings) -> tuple[str
 
 
 def members_as_owners(
-    group: KafkaGroup, logs: Collection[BrokerPartition]
-) -> dict[BrokerPartition, str]:
+    group: KafkaGroup, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, str]:
     """Return the members of Kafka's group as owners of these partitions.
 
     A member with an unknown assignment owns all of them.
     """
     owners = {}
     for member, assigned in group.members.items():
-        for log in logs:
-            if assigned is None or log in assigned:
-                owners[log] = member
+        for partition in partitions:
+            if assigned is None or partition in assigned:
+                owners[partition] = member
     return owners
 
 
-def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
+def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[TopicPartition, str]:
     """Return the partitions and owners to wait for by policy; none if waiting changes nothing."""
     if is_member(settings) or owned_policy(settings.group) is not OnOwned.WAIT:
         return {}
@@ -188,19 +188,19 @@ def _live_in_zookeeper(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
+def _of_others(snapshot: Snapshot, settings: Settings) -> dict[TopicPartition, str]:
     """Return partitions that are neither assigned to us nor of a plan that any run executes."""
-    ours = set[BrokerPartition]()
+    ours = set[TopicPartition]()
     if snapshot.group.assignment:
-        ours.update(snapshot.group.assignment.logs)
+        ours.update(snapshot.group.assignment.partitions)
     plan = snapshot.ledger.newest
     if plan and is_left_to_execute(snapshot.ledger, settings):
         ours.update(plan.read_partitions)
     unknown = owner_not_known(snapshot, settings)
     others = {}
-    for log in (*snapshot.readable, *snapshot.leaderless):
-        if log not in ours:
-            others[log] = snapshot.owners.get(log, unknown)
+    for partition in (*snapshot.readable, *snapshot.leaderless):
+        if partition not in ours:
+            others[partition] = snapshot.owners.get(partition, unknown)
     return others
 
 
@@ -216,14 +216,18 @@ def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
     return UNASSIGNED
 
 
-def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapshot:
+def _without(snapshot: Snapshot, left: Mapping[TopicPartition, str]) -> Snapshot:
     """Return the snapshot without the partitions that are left to their owners."""
     changed = {}
-    for log, partition in snapshot.partitions.items():
-        if log in left and (log in snapshot.readable or log in snapshot.leaderless):
-            changed[log] = replace(partition, availability=Availability.OWNED, owner=left[log])
+    for topic_partition, partition in snapshot.partitions.items():
+        if topic_partition in left and (
+            topic_partition in snapshot.readable or topic_partition in snapshot.leaderless
+        ):
+            changed[topic_partition] = replace(
+                partition, availability=Availability.OWNED, owner=left[topic_partition]
+            )
         elif partition.owner is not None and partition.availability is not Availability.OWNED:
-            changed[log] = replace(partition, owner=None)
+            changed[topic_partition] = replace(partition, owner=None)
     return snapshot.with_partitions(changed)
 
 
@@ -271,17 +275,17 @@ def _is_ours(owner: str, settings: Settings) -> bool:
 
 
 def owned_error(
-    owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = ""
+    owners: Mapping[TopicPartition, str], *, waited: str = "", first: str = ""
 ) -> Owned:
     """Return the error with the first of these partitions and its owner.
 
     `waited`: end of the message. `first`: sentence before the action.
     """
-    log, owner = min(owners.items())
+    partition, owner = min(owners.items())
     if owner == UNASSIGNED:
         return Owned(
             f"The partition is assigned to {owner}{waited}",
-            **log.place,
+            **partition.place,
             action=f"{first}Run this command again after the next rebalance of the group",
         )
     more = ""
@@ -289,7 +293,7 @@ def owned_error(
         more = f" (and {len(owners) - 1:,} more partitions have owners)"
     return Owned(
         f"The partition is owned by {owner}{more}{waited}",
-        **log.place,
+        **partition.place,
         action=f"{first}Check that this consumer is stopped",
     )
 
@@ -329,7 +333,7 @@ def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
 
 
 def reject_partitions_of_other_members(
-    logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
+    partitions: Collection[TopicPartition], snapshot: Snapshot, settings: Settings
 ) -> None:
     """Reject moving offsets of partitions assigned to others; deleted ones have no owner.
 
@@ -345,10 +349,10 @@ def reject_partitions_of_other_members(
         *snapshot.leaderless,
         *snapshot.owners,
     }
-    of_others = existing.intersection(logs) - snapshot.group.assignment.logs
+    of_others = existing.intersection(partitions) - snapshot.group.assignment.partitions
     if of_others:
         unknown = owner_not_known(snapshot, settings)
-        owners = {log: snapshot.owners.get(log, unknown) for log in of_others}
+        owners = {partition: snapshot.owners.get(partition, unknown) for partition in of_others}
         first = "Its offset would move while its owner continues from its own. "
         raise owned_error(owners, first=first)
 
@@ -362,7 +366,7 @@ def command_plan(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     found = with_assignment(plan, snapshot, settings, is_command=True)
     if found.commit.member is None or found.commit.state is not CommitState.DONE:
         return found
-    now = snapshot.committed_of(found.commit.member.logs)
+    now = snapshot.committed_of(found.commit.member.partitions)
     return found.with_expected(now)
 
 
@@ -374,14 +378,14 @@ def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settin
     """
     left = as_left_to_others(snapshot, plan, settings)
     of_others = {}
-    for log, found in left.committed.items():
-        if log in plan.expected_commits and found != snapshot.committed.get(log):
-            of_others[log] = found
+    for partition, found in left.committed.items():
+        if partition in plan.expected_commits and found != snapshot.committed.get(partition):
+            of_others[partition] = found
     return command_plan(plan.with_expected(of_others), left, settings)
 
 
 def reject_unfinished_predecessor(
-    other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]
+    other: OtherPipeline, newest: Plan | None, committed: Mapping[TopicPartition, Committed]
 ) -> None:
     """Reject inheriting from a pipeline with a newest plan that is not in the table, but committed.
 
@@ -393,7 +397,7 @@ def reject_unfinished_predecessor(
 
 
 def reject_retiring_unfinished(
-    name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
+    name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[TopicPartition, Committed]]
 ) -> None:
     """Reject retiring a pipeline with a newest plan that is or may be committed, without a result.
 
@@ -407,7 +411,7 @@ def reject_retiring_unfinished(
 
 
 def _may_be_committed(
-    plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
+    plan: Plan, committed: Callable[[Plan], Mapping[TopicPartition, Committed]]
 ) -> bool:
     if not plan.commit.state.is_before_read:
         return False
@@ -434,7 +438,7 @@ def _unfinished(plan: Plan, name: str, table_state: str) -> NeedsDecision:
 def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
     """Reject a command without membership after a committed plan without a recorded result.
 
-    `owned_logs` does not contain what others read before that. Raises NeedsDecision.
+    `owned_partitions` does not contain what others read before that. Raises NeedsDecision.
     """
     if (
         not isinstance(state, UpToDate)
@@ -467,14 +471,14 @@ def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
 
 
 def reject_offsets_read_by_others(
-    back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]
+    back: Mapping[TopicPartition, tuple[int, int]], read: Collection[ReadByOthers]
 ) -> None:
     """Reject going back over offsets that other members read.
 
     `back`: offsets [from, until) of the current incarnation. Raises NeedsDecision.
     """
-    for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
-        start, until = back.get(hole.log, (0, 0))
+    for hole in sorted(read, key=lambda hole: (hole.partition, -hole.until_offset)):
+        start, until = back.get(hole.partition, (0, 0))
         if max(start, hole.from_offset) < min(until, hole.until_offset):
             message = (
                 f"Other members of the group read offsets {hole.from_offset} to "
@@ -484,12 +488,10 @@ def reject_offsets_read_by_others(
                 f"Pass --to {hole.until_offset} or a higher offset: "
                 "the offsets before it belong to the other members"
             )
-            raise NeedsDecision(message, **hole.log.place, offset=start, action=action)
+            raise NeedsDecision(message, **hole.partition.place, offset=start, action=action)
 
 
-def reject_unknown_incarnations(
-    state: UpToDate | Replay, anew: Collection[BrokerPartition]
-) -> None:
+def reject_unknown_incarnations(state: UpToDate | Replay, anew: Collection[TopicPartition]) -> None:
     """Reject a new incarnation of partitions (`anew`) with an offset that others advanced.
 
     The incarnation of that offset is unknown. Raises OffsetMoved.
@@ -498,11 +500,11 @@ def reject_unknown_incarnations(
         return
     moved = sorted(state.passed.keys() & set(anew))
     if moved:
-        raise of_another_log(state.last, state.passed[moved[0]], moved[0], None)
+        raise of_another_incarnation(state.last, state.passed[moved[0]], moved[0], None)
 
 
 def reject_rewinding_other_members(
-    plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings
+    plan: Plan | None, committed: Mapping[TopicPartition, Committed], settings: Settings
 ) -> None:
     """Reject restoring offsets in another mode after a member's plan if others have read on.
 
@@ -510,22 +512,22 @@ def reject_rewinding_other_members(
     """
     if plan is None or is_member(settings):
         return
-    for log, found in sorted(committed.items()):
-        if log in plan.loaded_until and is_read_on_by_others(plan, log, found):
+    for partition, found in sorted(committed.items()):
+        if partition in plan.loaded_until and is_read_on_by_others(plan, partition, found):
             message = (
                 f"The offsets of plan {plan.number} were committed by a member of the group, and "
-                f"other members have read on since: the committed offset of {render_log(log)} is "
-                f"{found.offset}, the loaded-until offset is {plan.loaded_until[log]}"
+                f"other members have read on since: the committed offset of {render_partition(partition)} is "
+                f"{found.offset}, the loaded-until offset is {plan.loaded_until[partition]}"
             )
             action = (
                 "Set group.mode: join: the command then leaves to other members what they read, "
                 "and the next run continues after it"
             )
-            raise NeedsDecision(message, **log.place, offset=found.offset, action=action)
+            raise NeedsDecision(message, **partition.place, offset=found.offset, action=action)
 
 
 def describe_rewound(
-    moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings
+    moves: Mapping[TopicPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings
 ) -> list[str]:
     """Describe what restoring these offsets (from, to) means for other members.
 
@@ -535,10 +537,10 @@ def describe_rewound(
         return []
     ends = ends_of(snapshot)
     sentences = []
-    for log, (at, to) in sorted(moves.items()):
-        if at is not None and to < (ends.get(log) or 0) < at:
+    for partition, (at, to) in sorted(moves.items()):
+        if at is not None and to < (ends.get(partition) or 0) < at:
             sentences.append(
-                f"{render_log(log)} ends below the committed offset, which goes back to {to}. If "
+                f"{render_partition(partition)} ends below the committed offset, which goes back to {to}. If "
                 "the partition was truncated below what other members had read, they have its "
                 f"records from {to} on already, and would have them twice: then set the group's "
                 "offset to the partition's end instead, with the group's own tools"

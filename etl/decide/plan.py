@@ -48,7 +48,7 @@ from etl.decide.tasks import (
     split_ranges,
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
-from etl.model.partitions import BrokerPartition, Isolation, Lineage
+from etl.model.partitions import Isolation, Lineage, TopicPartition
 from etl.model.plans import (
     Loss,
     Losses,
@@ -73,12 +73,12 @@ Sizes = Sequence[int] | None
 
 
 def divide_caps(
-    logs: Mapping[BrokerPartition, tuple[int, int]],
-    bytes_per_offset: Mapping[BrokerPartition, float],
+    partitions: Mapping[TopicPartition, tuple[int, int]],
+    bytes_per_offset: Mapping[TopicPartition, float],
     limits: LimitsSettings,
     turn: int,
     boundaries: Boundaries = NONE_KNOWN,
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the end offset of each partition, given its (start, end).
 
     Both caps are divided evenly: each partition gets the same number, what a short one leaves goes
@@ -87,36 +87,40 @@ def divide_caps(
     starves; only thus a byte cap can be exceeded, by one large record. A Jafka partition is read up
     to a boundary; the one that has its turn reads at least up to its first boundary.
     """
-    order = sorted(logs)
+    order = sorted(partitions)
     start = 0
     if order:
         start = turn % len(order)
     order = order[start:] + order[:start]
-    wanted = {log: logs[log][1] - logs[log][0] for log in order}
-    sizes = {log: _sizes(log, *logs[log], boundaries) for log in order}
+    wanted = {partition: partitions[partition][1] - partitions[partition][0] for partition in order}
+    sizes = {
+        partition: _sizes(partition, *partitions[partition], boundaries) for partition in order
+    }
     if limits.max_records_per_plan is not None:
         wanted = _divide(wanted, sizes, dict.fromkeys(order, 1.0), limits.max_records_per_plan)
     if limits.max_bytes_per_plan is not None:
-        weights = {log: cost_of(log, bytes_per_offset) for log in order}
+        weights = {partition: cost_of(partition, bytes_per_offset) for partition in order}
         wanted = _divide(wanted, sizes, weights, limits.max_bytes_per_plan)
-    return {log: logs[log][0] + wanted[log] for log in sorted(logs)}
+    return {
+        partition: partitions[partition][0] + wanted[partition] for partition in sorted(partitions)
+    }
 
 
-def _sizes(log: BrokerPartition, start: int, end: int, boundaries: Boundaries) -> Sizes:
-    ends = ends_between(log, start, end, boundaries)
+def _sizes(partition: TopicPartition, start: int, end: int, boundaries: Boundaries) -> Sizes:
+    ends = ends_between(partition, start, end, boundaries)
     if ends is None:
         return None
     return [boundary - start for boundary in ends]
 
 
 def _divide(
-    wanted: Mapping[BrokerPartition, int],
-    sizes: Mapping[BrokerPartition, Sizes],
-    weights: Mapping[BrokerPartition, float],
+    wanted: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, Sizes],
+    weights: Mapping[TopicPartition, float],
     budget: float,
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Divide `budget` evenly; return the number of offsets of each partition, up to `wanted`."""
-    readable = [log for log, want in wanted.items() if want]
+    readable = [partition for partition, want in wanted.items() if want]
     if not readable:
         return dict(wanted)
     first = readable[0]
@@ -124,24 +128,27 @@ def _divide(
     # exceeds the cap: otherwise it would never advance.
     least = dict.fromkeys(wanted, 0) | {first: _next(0, sizes[first])}
     left = max(0.0, budget - least[first] * weights[first])
-    costs = [(want - least[log]) * weights[log] for log, want in wanted.items()]
+    costs = [(want - least[partition]) * weights[partition] for partition, want in wanted.items()]
     level = _level(costs, left)
     given = {}
     given_costs = []
-    for log, want in wanted.items():
-        size = min(want, least[log] + int(level / weights[log]))
-        given[log] = _at_most(size, sizes[log])
-        given_costs.append((given[log] - least[log]) * weights[log])
+    for partition, want in wanted.items():
+        size = min(want, least[partition] + int(level / weights[partition]))
+        given[partition] = _at_most(size, sizes[partition])
+        given_costs.append((given[partition] - least[partition]) * weights[partition])
     left -= sum(given_costs)
 
     # The sort is stable: `first` comes last, since it has its additional offset already.
-    for log in sorted(wanted, key=lambda log: log == first):
-        room = int(left / weights[log])
-        if sizes[log] is None:
+    for partition in sorted(wanted, key=lambda partition: partition == first):
+        room = int(left / weights[partition])
+        if sizes[partition] is None:
             room = min(1, room)
-        more = _at_most(min(wanted[log], given[log] + room), sizes[log]) - given[log]
-        given[log] += more
-        left -= more * weights[log]
+        more = (
+            _at_most(min(wanted[partition], given[partition] + room), sizes[partition])
+            - given[partition]
+        )
+        given[partition] += more
+        left -= more * weights[partition]
     return given
 
 
@@ -225,8 +232,8 @@ def plan_next(
     message begins.
     """
     last = None
-    known: Mapping[BrokerPartition, int] = {}
-    known_pending: Collection[BrokerPartition] = ()
+    known: Mapping[TopicPartition, int] = {}
+    known_pending: Collection[TopicPartition] = ()
     number = 1
     if isinstance(state, UpToDate):
         last = state.last
@@ -251,10 +258,10 @@ def plan_next(
 def _following_last(plan: Plan, state: UpToDate) -> Plan:
     """Return the plan with its predecessor, and with the offsets that other clients moved past."""
     moved = []
-    for log, offset in sorted(state.followed.items()):
-        incarnation = state.last.incarnations.get(log, 0)
-        loaded_until = state.last.loaded_until[log]
-        moved.append(Loss(log, loaded_until, offset, LossReason.MOVED, incarnation))
+    for partition, offset in sorted(state.followed.items()):
+        incarnation = state.last.incarnations.get(partition, 0)
+        loaded_until = state.last.loaded_until[partition]
+        moved.append(Loss(partition, loaded_until, offset, LossReason.MOVED, incarnation))
     return replace(
         plan,
         losses=replace(
@@ -267,7 +274,7 @@ def _following_last(plan: Plan, state: UpToDate) -> Plan:
 
 
 def plan_from(
-    known: Mapping[BrokerPartition, int],
+    known: Mapping[TopicPartition, int],
     last: Plan | None,
     snapshot: Snapshot,
     settings: Settings,
@@ -286,8 +293,8 @@ def plan_from(
     """
     if last:
         reached = {}
-        for log, position in last.loaded_until.items():
-            reached[log] = min(position, known.get(log, position))
+        for partition, position in last.loaded_until.items():
+            reached[partition] = min(position, known.get(partition, position))
         reject_recreated_or_truncated(last, snapshot, reached)
     _reject_leaderless(snapshot, settings)
 
@@ -307,9 +314,9 @@ def plan_from(
         kind = PlanKind.INGEST
 
     begun = {}
-    for log, reading in readings.items():
-        if log not in known:
-            begun[log] = reading.position
+    for partition, reading in readings.items():
+        if partition not in known:
+            begun[partition] = reading.position
     incarnations = incarnations_begun(before, begun, snapshot)
     topic_ids = snapshot.topic_ids
     old_creations: Mapping[str, str] = {}
@@ -324,11 +331,13 @@ def plan_from(
     losses = []
     for reading in readings.values():
         for loss in reading.lost:
-            losses.append(replace(loss, incarnation=incarnations.get(loss.log, 0)))
+            losses.append(replace(loss, incarnation=incarnations.get(loss.partition, 0)))
     present = (*snapshot.readable, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     starts = pending_starts(present, positions, last, settings, now_ms=now_ms)
-    ends = {log: reading.end_offset for log, reading in readings.items()}
-    log_starts = {log: snapshot.readable[log].log_start_offset for log in readings}
+    ends = {partition: reading.end_offset for partition, reading in readings.items()}
+    log_starts = {
+        partition: snapshot.readable[partition].log_start_offset for partition in readings
+    }
     return Plan(
         number=number,
         origin=PlanOrigin(uid, now_ms, time_zone=snapshot.time_zone),
@@ -361,75 +370,80 @@ def plan_from(
 
 
 def _readings(
-    known: Mapping[BrokerPartition, int],
+    known: Mapping[TopicPartition, int],
     last: Plan | None,
     snapshot: Snapshot,
     settings: Settings,
     asking: PlanRequest,
-) -> dict[BrokerPartition, _Reading]:
+) -> dict[TopicPartition, _Reading]:
     """Return what can be read of each partition that has a start, up to the requested bounds."""
     # All starts are decided before any partition is read: errors of starts come first.
     starts = {}
     topics = known_topics(last)
-    for log in sorted(snapshot.readable):
-        if log in known:
-            start: int | None = known[log]
+    for partition in sorted(snapshot.readable):
+        if partition in known:
+            start: int | None = known[partition]
         else:
-            start = start_of(log, snapshot, last, settings, topics)
+            start = start_of(partition, snapshot, last, settings, topics)
         if start is not None:
-            starts[log] = start
-    readings = {log: reading_of(log, start, snapshot, settings) for log, start in starts.items()}
-    for log, reading in readings.items():
-        end = asking.until(log, reading.position, reading.end_offset)
-        readings[log] = replace(reading, end_offset=end)
+            starts[partition] = start
+    readings = {
+        partition: reading_of(partition, start, snapshot, settings)
+        for partition, start in starts.items()
+    }
+    for partition, reading in readings.items():
+        end = asking.until(partition, reading.position, reading.end_offset)
+        readings[partition] = replace(reading, end_offset=end)
     return readings
 
 
 def _begins(
-    known: Mapping[BrokerPartition, int],
-    readings: Mapping[BrokerPartition, _Reading],
+    known: Mapping[TopicPartition, int],
+    readings: Mapping[TopicPartition, _Reading],
     beyond: Collection[Loss],
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the first offset of each partition, without offsets that the plan leaves out."""
     begins = {**known}
-    for log, reading in readings.items():
-        begins[log] = reading.position
+    for partition, reading in readings.items():
+        begins[partition] = reading.position
     for skip in beyond:
-        if begins.get(skip.log) == skip.from_offset:
-            del begins[skip.log]
+        if begins.get(skip.partition) == skip.from_offset:
+            del begins[skip.partition]
     return begins
 
 
 def _stops(
-    readings: Mapping[BrokerPartition, _Reading],
+    readings: Mapping[TopicPartition, _Reading],
     snapshot: Snapshot,
     settings: Settings,
     number: int,
     beyond: Collection[Loss],
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the end offset of each partition within the caps, not before `beyond`."""
     boundaries = boundaries_of(snapshot.readable)
-    bounds = {log: (reading.position, reading.end_offset) for log, reading in readings.items()}
+    bounds = {
+        partition: (reading.position, reading.end_offset) for partition, reading in readings.items()
+    }
     stops = divide_caps(bounds, snapshot.bytes_per_offset, settings.limits, number, boundaries)
     for skip in beyond:
-        if skip.log in stops:
-            skipped_until = end_at_or_above(skip.log, skip.until_offset, boundaries)
-            skipped_until = min(skipped_until, readings[skip.log].end_offset)
-            stops[skip.log] = max(stops[skip.log], skipped_until)
+        if skip.partition in stops:
+            skipped_until = end_at_or_above(skip.partition, skip.until_offset, boundaries)
+            skipped_until = min(skipped_until, readings[skip.partition].end_offset)
+            stops[skip.partition] = max(stops[skip.partition], skipped_until)
     return stops
 
 
 def _ranges(
-    readings: Mapping[BrokerPartition, _Reading],
-    stops: Mapping[BrokerPartition, int],
+    readings: Mapping[TopicPartition, _Reading],
+    stops: Mapping[TopicPartition, int],
     snapshot: Snapshot,
     settings: Settings,
 ) -> tuple[OffsetRange, ...]:
     """Return the ranges of a plan, split to the size of tasks."""
     whole_ranges = []
-    for log, reading in readings.items():
-        leader = snapshot.partition(log).leader
-        whole_ranges.append(OffsetRange(log, reading.position, stops[log], leader))
+    for partition, reading in readings.items():
+        leader = snapshot.partition(partition).leader
+        whole_ranges.append(OffsetRange(partition, reading.position, stops[partition], leader))
     return split_ranges(
         whole_ranges,
         snapshot.bytes_per_offset,
@@ -441,33 +455,33 @@ def _ranges(
 
 def _leader_epochs(
     last: Plan | None,
-    known: Mapping[BrokerPartition, int],
-    readings: Collection[BrokerPartition],
+    known: Mapping[TopicPartition, int],
+    readings: Collection[TopicPartition],
     snapshot: Snapshot,
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     """Return the leader epochs of the ends.
 
     An old epoch is kept only if the partition is not read: it need not reach the new end.
     """
     epochs = {}
     if last:
-        for log, epoch in last.leader_epochs.items():
-            if log not in readings and known[log] <= last.loaded_until[log]:
-                epochs[log] = epoch
-    for log in readings:
-        observed = snapshot.partition(log).leader_epoch
+        for partition, epoch in last.leader_epochs.items():
+            if partition not in readings and known[partition] <= last.loaded_until[partition]:
+                epochs[partition] = epoch
+    for partition in readings:
+        observed = snapshot.partition(partition).leader_epoch
         if observed is not None:
-            epochs[log] = observed
+            epochs[partition] = observed
     return epochs
 
 
 def _record_epochs(
     last: Plan | None,
-    known: Mapping[BrokerPartition, int],
-    readings: Mapping[BrokerPartition, _Reading],
+    known: Mapping[TopicPartition, int],
+    readings: Mapping[TopicPartition, _Reading],
     snapshot: Snapshot,
     number: int,
-) -> dict[BrokerPartition, Lineage]:
+) -> dict[TopicPartition, Lineage]:
     """Return the epochs of the record batches before this plan.
 
     A plan either replaces the last plan or follows it. A partition that skips offsets has no epoch,
@@ -482,24 +496,24 @@ def _record_epochs(
         epochs = record_epochs(last, snapshot.ledger.applied)
         reached = last.loaded_until
     kept = {}
-    for log, epoch in epochs.items():
-        if log in readings:
-            begin = readings[log].position
+    for partition, epoch in epochs.items():
+        if partition in readings:
+            begin = readings[partition].position
         else:
-            begin = known[log]
-        if begin == reached[log]:
-            kept[log] = epoch
+            begin = known[partition]
+        if begin == reached[partition]:
+            kept[partition] = epoch
     return kept
 
 
 def reading_of(
-    log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: Settings
+    partition: TopicPartition, wanted: int, snapshot: Snapshot, settings: Settings
 ) -> _Reading:
     """Return the readable offsets of a partition from `wanted` on.
 
     Raises NotYetReadable, BadOffset, and DataLoss if policy is `fail`.
     """
-    extent = snapshot.readable[log]
+    extent = snapshot.readable[partition]
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
         message = (
             f"The start offset is above the last stable offset {extent.end_offset}: "
@@ -509,38 +523,38 @@ def reading_of(
             "Find the producer that left the transaction open "
             "(kafka-transactions.sh find-hanging). Once the transaction ends, a retry continues"
         )
-        raise NotYetReadable(message, **log.place, offset=wanted, action=action)
+        raise NotYetReadable(message, **partition.place, offset=wanted, action=action)
     if wanted > extent.end_offset:
-        raise _above_the_end(log, wanted, snapshot)
+        raise _above_the_end(partition, wanted, snapshot)
     if wanted >= extent.log_start_offset:
         return _Reading(wanted, extent.end_offset)
     if settings.source.on_data_loss is OnDataLoss.FAIL:
         message = (
-            f"{extent.log_start_offset - wanted:,} {log.unit}s are gone: wanted {wanted}, "
+            f"{extent.log_start_offset - wanted:,} {partition.unit}s are gone: wanted {wanted}, "
             f"the log starts at {extent.log_start_offset}"
         )
         action = (
             "Compare the topic's retention with the interval between runs. "
             "To continue without them, set source.on_data_loss: skip"
         )
-        raise DataLoss(message, **log.place, offset=wanted, action=action)
-    loss = Loss(log, wanted, extent.log_start_offset, LossReason.EXPIRED)
+        raise DataLoss(message, **partition.place, offset=wanted, action=action)
+    loss = Loss(partition, wanted, extent.log_start_offset, LossReason.EXPIRED)
     return _Reading(extent.log_start_offset, extent.end_offset, (loss,))
 
 
-def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> EtlError:
+def _above_the_end(partition: TopicPartition, wanted: int, snapshot: Snapshot) -> EtlError:
     """Return the error for a start offset above the end.
 
     Truncations are detected earlier: if the offset is not above the loaded-until offset, the leader
     does not serve its last records yet (KIP-207).
     """
-    extent = snapshot.readable[log]
+    extent = snapshot.readable[partition]
     newest = snapshot.ledger.newest
-    place = {**log.place, "offset": wanted}
+    place = {**partition.place, "offset": wanted}
     readable = f"The log can be read from {extent.log_start_offset} to {extent.end_offset}"
     loaded_until = None
     if newest:
-        loaded_until = newest.loaded_until.get(log)
+        loaded_until = newest.loaded_until.get(partition)
     if loaded_until is not None and wanted <= loaded_until:
         message = "The readable end of the log is below the loaded-until offset"
         action = f"Check the partition's leader and open transactions. {readable}"
@@ -559,12 +573,12 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
 
 def _reject_leaderless(snapshot: Snapshot, settings: Settings) -> None:
     if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
-        log = min(snapshot.leaderless)
+        partition = min(snapshot.leaderless)
         action = (
             "Check the brokers that host its replicas. "
             "To continue without the partition, set source.on_no_leader: skip"
         )
-        raise BrokerUnreachable("The partition has no leader", **log.place, action=action)
+        raise BrokerUnreachable("The partition has no leader", **partition.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,13 +602,15 @@ def tasks_of_plan(
     """
     ranges = []
     for r in plan.ranges:
-        ranges.append(replace(r, leader=snapshot.leaders.get(r.log, r.leader)))
+        ranges.append(replace(r, leader=snapshot.leaders.get(r.partition, r.leader)))
     urgent = find_expiring(
         ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms
     )
-    urgent_logs = {expiry.log for expiry in urgent}
+    urgent_partitions = {expiry.partition for expiry in urgent}
     target = settings.limits.target_task_bytes
-    tasks = pack_tasks(ranges, snapshot.bytes_per_offset, target, parallelism, first=urgent_logs)
+    tasks = pack_tasks(
+        ranges, snapshot.bytes_per_offset, target, parallelism, first=urgent_partitions
+    )
     return PlanTasks(tuple(ranges), tasks)
 
 
@@ -614,9 +630,9 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
         return False
     costs = snapshot.bytes_per_offset
     unread = 0.0
-    for log, extent in snapshot.readable.items():
-        loaded_until = plan.loaded_until.get(log, extent.log_start_offset)
-        unread += max(0, extent.end_offset - loaded_until) * cost_of(log, costs)
+    for partition, extent in snapshot.readable.items():
+        loaded_until = plan.loaded_until.get(partition, extent.log_start_offset)
+        unread += max(0, extent.end_offset - loaded_until) * cost_of(partition, costs)
     return bytes_of(plan.ranges, costs) + unread < SHORT_RUN_BELOW_BYTES
 
 
@@ -640,7 +656,7 @@ _MOMENT = "timestamp[us, tz=UTC]"
 
 
 def is_small(
-    plan: Plan, bytes_per_offset: Mapping[BrokerPartition, float], settings: Settings
+    plan: Plan, bytes_per_offset: Mapping[TopicPartition, float], settings: Settings
 ) -> bool:
     """True if processes of the driver's machine can read the plan, by reported sizes."""
     limit = settings.limits.local_below_bytes

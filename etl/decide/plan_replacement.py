@@ -31,13 +31,13 @@ from etl.decide.recreated_or_truncated import (
     reject_recreated_or_truncated,
     reject_stored_plan_of_recreated_topic,
     truncated_partitions,
-    waiting_logs,
+    waiting_partitions,
 )
 from etl.decide.replay import GIVEN_UP
 from etl.decide.run_requests import request_of_replacement
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
-from etl.model.partitions import BrokerPartition, uncounted
+from etl.model.partitions import TopicPartition, uncounted
 from etl.model.plans import (
     LOST_WITH_LOG,
     CommitState,
@@ -86,12 +86,12 @@ def replacement_plan(
         return committed_replacement_plan(state, snapshot, settings, now_ms=now_ms)
     old = state.plan
     among = losses_to_read_again(old)
-    earlier = [loss for loss in among if loss.log in snapshot.readable]
+    earlier = [loss for loss in among if loss.partition in snapshot.readable]
     gone = partitions_missing_offsets(old, snapshot)
-    deleted = {log for log in gone if log not in snapshot.readable}
+    deleted = {partition for partition in gone if partition not in snapshot.readable}
     kept = []
     for loss in old.losses.lost:
-        if loss in earlier or loss not in among or loss.log in deleted:
+        if loss in earlier or loss not in among or loss.partition in deleted:
             kept.append(loss)
     skipped = _with_incarnations(state.skipped, old)
     # The replacement reads from the same start, so it leaves out again what was skipped before, and
@@ -99,7 +99,7 @@ def replacement_plan(
     skips = (*earlier, *skipped)
     _reject_leaderless_skips(skipped, snapshot)
     for skip in skipped:
-        reject_misaligned_offset(skip.log, skip.until_offset, snapshot, key="--skip")
+        reject_misaligned_offset(skip.partition, skip.until_offset, snapshot, key="--skip")
     plan = plan_from(
         starts_of(old),
         old,
@@ -112,11 +112,11 @@ def replacement_plan(
         asking=request_of_replacement(old),
     )
     ranges = without_losses(plan.ranges, earlier)
-    not_read = [r for r in old.ranges if r.log in deleted]
+    not_read = [r for r in old.ranges if r.partition in deleted]
     left = exclude_skipped((*ranges, *not_read), skipped)
     losses = (*kept, *without_losses(plan.losses.lost, earlier), *skipped)
     lost = without_losses(_losses_of_missing(old, gone), losses)
-    ranges_left = [r for r in left if r.log not in deleted]
+    ranges_left = [r for r in left if r.partition not in deleted]
     return replace(
         plan.with_expected(old.expected_commits),
         ranges=tuple(ranges_left),
@@ -132,7 +132,7 @@ def _with_incarnations(losses: Iterable[Loss], plan: Plan) -> list[Loss]:
     """Return losses with the incarnations of the plan's partitions."""
     found = []
     for loss in losses:
-        found.append(replace(loss, incarnation=plan.incarnations.get(loss.log, 0)))
+        found.append(replace(loss, incarnation=plan.incarnations.get(loss.partition, 0)))
     return found
 
 
@@ -140,9 +140,9 @@ def partitions_missing_offsets(
     plan: Plan,
     snapshot: Snapshot,
     *,
-    decided: Mapping[BrokerPartition, LossReason] = MappingProxyType({}),
-    same: Collection[BrokerPartition] = (),
-) -> dict[BrokerPartition, MissingFrom]:
+    decided: Mapping[TopicPartition, LossReason] = MappingProxyType({}),
+    same: Collection[TopicPartition] = (),
+) -> dict[TopicPartition, MissingFrom]:
     """Return the partitions without all of a stored plan's records: deleted, recreated, or
     truncated inside or below its ranges.
 
@@ -151,56 +151,57 @@ def partitions_missing_offsets(
     """
     again = recreated_topics(plan, snapshot)
     others = set()
-    for log in waiting_logs(plan, snapshot):
-        if is_what_was_read(log, plan, snapshot) is False:
-            others.add(log)
+    for partition in waiting_partitions(plan, snapshot):
+        if is_what_was_read(partition, plan, snapshot) is False:
+            others.add(partition)
     cuts = {
-        cut.log: cut.left_until for cut in truncated_partitions(plan, snapshot, plan.loaded_until)
+        cut.partition: cut.left_until
+        for cut in truncated_partitions(plan, snapshot, plan.loaded_until)
     }
-    found: dict[BrokerPartition, MissingFrom] = {}
-    for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
-        log = r.log
+    found: dict[TopicPartition, MissingFrom] = {}
+    for r in sorted(plan.advancing, key=lambda r: (r.partition, r.from_offset)):
+        partition = r.partition
         start = r.from_offset
-        if log in found or log in same:
+        if partition in found or partition in same:
             continue
-        if log in decided:
-            found[log] = MissingFrom(start, decided[log])
-        elif log.topic in snapshot.missing_topics:
-            found[log] = MissingFrom(start, LossReason.DELETED)
-        elif log.topic in again or log in others:
-            found[log] = MissingFrom(start, LossReason.RECREATED)
-        elif log in cuts:
-            if not log.is_physical:
-                start = max(start, cuts[log])
-            found[log] = MissingFrom(start, LossReason.TRUNCATED)
+        if partition in decided:
+            found[partition] = MissingFrom(start, decided[partition])
+        elif partition.topic in snapshot.missing_topics:
+            found[partition] = MissingFrom(start, LossReason.DELETED)
+        elif partition.topic in again or partition in others:
+            found[partition] = MissingFrom(start, LossReason.RECREATED)
+        elif partition in cuts:
+            if not partition.is_physical:
+                start = max(start, cuts[partition])
+            found[partition] = MissingFrom(start, LossReason.TRUNCATED)
     return found
 
 
-def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, MissingFrom]) -> list[Loss]:
+def lost_with_partitions(plan: Plan, gone: Mapping[TopicPartition, MissingFrom]) -> list[Loss]:
     """Return the offsets of a stored plan that are lost with their partitions, and its own losses
     there: no later plan reports either.
     """
     earlier = []
     for loss in losses_to_read_again(plan):
-        if loss.log in gone and loss.until_offset > gone[loss.log].offset:
-            start = max(loss.from_offset, gone[loss.log].offset)
+        if loss.partition in gone and loss.until_offset > gone[loss.partition].offset:
+            start = max(loss.from_offset, gone[loss.partition].offset)
             earlier.append(replace(loss, from_offset=start))
     return [*earlier, *without_losses(_losses_of_missing(plan, gone), earlier)]
 
 
-def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, MissingFrom]) -> list[Loss]:
+def _losses_of_missing(plan: Plan, gone: Mapping[TopicPartition, MissingFrom]) -> list[Loss]:
     """Return one loss per interval of the plan's ranges that the partition lacks, independently of
     tasks.
     """
     found: list[Loss] = []
-    for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
-        if r.log not in gone or r.until_offset <= gone[r.log].offset:
+    for r in sorted(plan.advancing, key=lambda r: (r.partition, r.from_offset)):
+        if r.partition not in gone or r.until_offset <= gone[r.partition].offset:
             continue
-        start = max(r.from_offset, gone[r.log].offset)
-        if found and (found[-1].log, found[-1].until_offset) == (r.log, start):
+        start = max(r.from_offset, gone[r.partition].offset)
+        if found and (found[-1].partition, found[-1].until_offset) == (r.partition, start):
             start = found.pop().from_offset
-        incarnation = plan.incarnations.get(r.log, 0)
-        found.append(Loss(r.log, start, r.until_offset, gone[r.log].why, incarnation))
+        incarnation = plan.incarnations.get(r.partition, 0)
+        found.append(Loss(r.partition, start, r.until_offset, gone[r.partition].why, incarnation))
     return found
 
 
@@ -216,19 +217,19 @@ def committed_replacement_plan(
     old = state.plan
     ended = permanently_missing_topics(old, snapshot)
     missing = {}
-    for log, gone_from in partitions_missing_offsets(old, snapshot).items():
-        if log.topic in ended:
-            missing[log] = gone_from
+    for partition, gone_from in partitions_missing_offsets(old, snapshot).items():
+        if partition.topic in ended:
+            missing[partition] = gone_from
     gone = _losses_of_missing(old, missing)
     skipped = _with_incarnations(state.skipped, old)
     for skip in skipped:
-        reject_misaligned_offset(skip.log, skip.until_offset, snapshot, key="--skip")
+        reject_misaligned_offset(skip.partition, skip.until_offset, snapshot, key="--skip")
     by_operator = [*skipped, *without_losses(gone, skipped)]
     left = tuple(exclude_skipped(old.ranges, by_operator))
     expired = list(_expired(replace(old, ranges=left), snapshot, settings))
     ranges = []
     for r in exclude_skipped(left, expired):
-        ranges.append(replace(r, leader=snapshot.leaders.get(r.log, r.leader)))
+        ranges.append(replace(r, leader=snapshot.leaders.get(r.partition, r.leader)))
     return replace(
         old,
         ranges=tuple(ranges),
@@ -250,12 +251,12 @@ def committed_replacement_plan(
 def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:
     """Yield the expired offsets of a plan's ranges. Raises DataLoss if the policy is `fail`."""
     for r in plan.ranges:
-        extent = snapshot.readable.get(r.log)
+        extent = snapshot.readable.get(r.partition)
         if extent and r.from_offset < extent.log_start_offset:
-            reading_of(r.log, r.from_offset, snapshot, settings)
+            reading_of(r.partition, r.from_offset, snapshot, settings)
             until = min(r.until_offset, extent.log_start_offset)
-            incarnation = plan.incarnations.get(r.log, 0)
-            yield Loss(r.log, r.from_offset, until, LossReason.EXPIRED, incarnation)
+            incarnation = plan.incarnations.get(r.partition, 0)
+            yield Loss(r.partition, r.from_offset, until, LossReason.EXPIRED, incarnation)
 
 
 def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
@@ -263,9 +264,9 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
     their current offsets.
     """
     old = state.plan
-    owned: Collection[BrokerPartition] = ()
+    owned: Collection[TopicPartition] = ()
     if snapshot.group.assignment:
-        owned = snapshot.group.assignment.logs
+        owned = snapshot.group.assignment.partitions
     stand = state_after_plan(
         plan_before(old),
         snapshot.committed,
@@ -311,9 +312,11 @@ def losses_to_read_again(plan: Plan) -> tuple[Loss, ...]:
     starts = starts_of(plan)
     found = []
     for loss in plan.losses.lost:
-        if loss.why in LOST_WITH_LOG or loss.incarnation != plan.incarnations.get(loss.log, 0):
+        if loss.why in LOST_WITH_LOG or loss.incarnation != plan.incarnations.get(
+            loss.partition, 0
+        ):
             continue
-        if loss.until_offset > starts[loss.log]:
+        if loss.until_offset > starts[loss.partition]:
             found.append(loss)
     return tuple(found)
 
@@ -328,7 +331,7 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     missing = _with_incarnations(missing, plan)
     ranges = tuple(exclude_skipped(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
-    first = f"{missing[0].log} from {missing[0].from_offset}"
+    first = f"{missing[0].partition} from {missing[0].from_offset}"
     return replace(
         plan,
         ranges=ranges,
@@ -376,7 +379,7 @@ def exclude_skipped(
             raise SettingsError(
                 f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's "
                 "ranges",
-                **skip.log.place,
+                **skip.partition.place,
                 action="Check the ranges in `etl plans show CONF N`",
             )
         left = remaining
@@ -401,7 +404,7 @@ def without_losses(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]
 def _around(r: Span, skip: Loss) -> Iterable[Span]:
     """Yield the parts of an interval before and after the skipped offsets."""
     if (
-        r.log != skip.log
+        r.partition != skip.partition
         or skip.until_offset <= r.from_offset
         or r.until_offset <= skip.from_offset
     ):
@@ -418,11 +421,11 @@ def _reject_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
     it. Raises BrokerUnreachable.
     """
     for skip in skipped:
-        if skip.log in snapshot.leaderless:
+        if skip.partition in snapshot.leaderless:
             raise BrokerUnreachable(
-                f"The partition {skip.log.unled}, so none of its offsets can be skipped now",
-                **skip.log.place,
-                action=skip.log.held_by,
+                f"The partition {skip.partition.unled}, so none of its offsets can be skipped now",
+                **skip.partition.place,
+                action=skip.partition.held_by,
             )
 
 
@@ -449,7 +452,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
     key_ends = dict(stored.request.unfinished)
     if stored.request.run_key is not None:
         for r in stored.ranges:
-            key_ends.setdefault(r.log, stored.loaded_until[r.log])
+            key_ends.setdefault(r.partition, stored.loaded_until[r.partition])
     again = losses_to_read_again(stored)
     losses = [loss for loss in stored.losses.lost if loss not in again]
     if stored.kind is PlanKind.BACKFILL:
@@ -484,9 +487,9 @@ def next_closing_plan(
         losses=replace(last.losses, lost=(), stale_rows=()),
     )
     partitions = {}
-    for log, planned in last.partitions.items():
-        expected = last.committed_after(log)
-        partitions[log] = replace(planned, expected_commit=expected, record_epochs=())
+    for partition, planned in last.partitions.items():
+        expected = last.committed_after(partition)
+        partitions[partition] = replace(planned, expected_commit=expected, record_epochs=())
     closing = closing_plan_of(empty, reason, now_ms=now_ms)
     return replace(
         closing,
@@ -527,24 +530,24 @@ def replay_or_supersede(
     _reject_leaderless_ranges(plan, snapshot, settings)
     leaderless = sorted(snapshot.leaderless & plan.read_partitions)
     if leaderless:
-        log = leaderless[0]
-        if uncounted([log], snapshot.leaders):
-            unled = f"the broker of {log} is available and has fewer partitions now"
-        elif log.is_physical:
-            unled = f"the broker of {log} is unreachable"
+        partition = leaderless[0]
+        if uncounted([partition], snapshot.leaders):
+            unled = f"the broker of {partition} is available and has fewer partitions now"
+        elif partition.is_physical:
+            unled = f"the broker of {partition} is unreachable"
         else:
-            unled = f"{log} has no leader"
+            unled = f"{partition} has no leader"
         more = ""
         if leaderless[1:]:
             more = f" (and {len(leaderless) - 1:,} more partitions)"
         return Supersede(plan, f"{unled}{more}: a later plan reads its offsets")
     for r in plan.ranges:
-        extent = snapshot.readable.get(r.log)
+        extent = snapshot.readable.get(r.partition)
         if extent and r.from_offset < extent.log_start_offset:
-            reading_of(r.log, r.from_offset, snapshot, settings)  # raises under `fail`
+            reading_of(r.partition, r.from_offset, snapshot, settings)  # raises under `fail`
             return Supersede(
                 plan,
-                f"{r.log}: its range starts at {r.from_offset}, and the log now at "
+                f"{r.partition}: its range starts at {r.from_offset}, and the log now at "
                 f"{extent.log_start_offset}",
             )
     _reject_other_row_shape(plan, settings)
@@ -560,9 +563,9 @@ def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
     """
     topics = plan.read_topics
     partitions = {}
-    for log, partition in snapshot.partitions.items():
-        if log in plan.read_partitions or log not in snapshot.readable:
-            partitions[log] = partition
+    for topic_partition, partition in snapshot.partitions.items():
+        if topic_partition in plan.read_partitions or topic_partition not in snapshot.readable:
+            partitions[topic_partition] = partition
     read_topics = {}
     for name, topic in snapshot.topics.items():
         if name in topics or topic.is_missing:
@@ -576,10 +579,10 @@ def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
     if gone:
         return f"{GIVEN_UP}: the brokers do not know the topic {gone[0]} any more"
     for r in plan.ranges:
-        extent = snapshot.readable.get(r.log)
+        extent = snapshot.readable.get(r.partition)
         if extent and r.from_offset < extent.log_start_offset:
             return (
-                f"{GIVEN_UP}: {r.log} is planned from {r.from_offset}, and the log now starts at "
+                f"{GIVEN_UP}: {r.partition} is planned from {r.from_offset}, and the log now starts at "
                 f"{extent.log_start_offset}"
             )
     return None
@@ -595,7 +598,7 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
     plan = ledger.newest
     if plan is None or ledger.applied is not None or plan.kind is PlanKind.BACKFILL:
         return set()
-    deleted = {loss.log.topic for loss in plan.losses.lost if loss.why is LossReason.DELETED}
+    deleted = {loss.partition.topic for loss in plan.losses.lost if loss.why is LossReason.DELETED}
     return deleted | plan.read_topics
 
 
@@ -621,15 +624,15 @@ def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
     others = ""
     if gone[1:]:
         others = f" (and {len(gone) - 1:,} more topics)"
-    ranges = [r for r in plan.ranges if r.log.topic in gone]
+    ranges = [r for r in plan.ranges if r.partition.topic in gone]
     first = ranges[0]
-    count = f"{_size(ranges):,} {first.log.unit}s"
+    count = f"{_size(ranges):,} {first.partition.unit}s"
     raise NeedsDecision(
         f"Plan {plan.number} is stored and not in the table, and the brokers do not know its topic "
         f"any more{others}",
         topic=gone[0],
         action=f"Check whether the topic was deleted: then {count} of plan {plan.number}, the "
-        f"first of them {first.log} from {first.from_offset} to {first.until_offset}, are lost. "
+        f"first of them {first.partition} from {first.from_offset} to {first.until_offset}, are lost. "
         "To record them as lost and continue without them, run "
         f"`etl plans supersede CONF {plan.number} --reason ...`",
     )
@@ -641,10 +644,10 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
 
     Raises BrokerUnreachable: always for a plan that is executed unchanged, else with `fail`.
     """
-    logs = snapshot.leaderless & plan.read_partitions
-    if not logs:
+    partitions = snapshot.leaderless & plan.read_partitions
+    if not partitions:
         return
-    log = min(logs)
+    partition = min(partitions)
     if plan.commit.state.is_binding:
         if plan.commit.state is CommitState.DONE:
             state = "whose offsets are committed, is not in the table and reads it"
@@ -653,9 +656,9 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
             state = "which a member of the group stored, is not in the table and reads it"
             reason = "The stored plan is executed unchanged"
         raise BrokerUnreachable(
-            f"The partition {log.unled}, and plan {plan.number}, {state}",
-            **log.place,
-            action=f"{log.held_by}. {reason}. If they are gone for good, run `etl plans supersede "
+            f"The partition {partition.unled}, and plan {plan.number}, {state}",
+            **partition.place,
+            action=f"{partition.held_by}. {reason}. If they are gone for good, run `etl plans supersede "
             f"CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...` to continue "
             "without them",
         )
@@ -663,7 +666,7 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
         raise BrokerUnreachable(
             f"The partition has no leader, and plan {plan.number}, which is stored and not in the "
             "table, reads it",
-            **log.place,
+            **partition.place,
             action="Check the brokers that host its replicas, or set source.on_no_leader: skip. "
             "Then a run replaces the plan by one without this partition, and reads its records "
             "once it has a leader again",

@@ -43,7 +43,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.decide.member_offsets import commits_after_append, member_state, owned_logs
+from etl.decide.member_offsets import commits_after_append, member_state, owned_partitions
 from etl.decide.offsets import (
     Ends,
     as_if_stored_in,
@@ -66,7 +66,7 @@ from etl.decide.table_changes import (
 from etl.decide.table_rules import with_table_name
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError, TopicMissing
 from etl.ledger.plan_document import parse_plan
-from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage, topics_of
+from etl.model.partitions import Committed, OffsetsStorage, TopicPartition, topics_of
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
     FirstRun,
@@ -263,7 +263,7 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
         place=settings.table.place,
         ends=ends_of(snapshot),
         storage=snapshot.group.storage,
-        owned=owned_logs(snapshot, settings),
+        owned=owned_partitions(snapshot, settings),
         moves_behind=commits_after_append(settings),
     )
 
@@ -285,14 +285,14 @@ def naming_table(settings: Settings) -> Iterator[None]:
 def reconcile(
     ledger: Ledger,
     table: Table | None,
-    committed: Mapping[BrokerPartition, Committed],
+    committed: Mapping[TopicPartition, Committed],
     on_offset_changed: OnOffsetChanged,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
     *,
     place: str,
     ends: Ends,
     storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER,
-    owned: Collection[BrokerPartition] | None = None,
+    owned: Collection[TopicPartition] | None = None,
     moves_behind: bool = False,
 ) -> PipelineState:
     """Decide the state of the pipeline; the cases are in the module's docstring.
@@ -510,8 +510,8 @@ def _first_position(plan: Plan) -> str:
     """Return the loaded-until offset of the first partition, for a message."""
     if not plan.loaded_until:
         return ""
-    log = min(plan.loaded_until)
-    text = f", in {log} from offset {plan.loaded_until[log]}"
+    partition = min(plan.loaded_until)
+    text = f", in {partition} from offset {plan.loaded_until[partition]}"
     if len(plan.loaded_until) > 1:
         text += f" (and {len(plan.loaded_until) - 1:,} more)"
     return text

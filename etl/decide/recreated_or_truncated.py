@@ -32,14 +32,14 @@ from etl.errors import NeedsDecision, PartitionTruncated, SettingsError, TopicRe
 from etl.ledger.registrations import CREATION_ID
 from etl.model.partitions import (
     BrokerFamily,
-    BrokerPartition,
     ClusterIdentity,
     Fingerprint,
     Lineage,
     PartitionOffsets,
+    TopicPartition,
     drop_keys,
-    quoted_log,
-    render_log,
+    quoted_partition,
+    render_partition,
     topics_of,
 )
 from etl.model.plans import CommitResult, CommitState, Plan
@@ -50,81 +50,81 @@ TAIL_BYTES = 1024
 
 
 def end_places(
-    extents: Mapping[BrokerPartition, PartitionOffsets],
-) -> dict[BrokerPartition, tuple[int, int]]:
+    extents: Mapping[TopicPartition, PartitionOffsets],
+) -> dict[TopicPartition, tuple[int, int]]:
     """Return the places of the next tail fingerprints: an end, and the bytes before it."""
     places = {}
-    for log, extent in extents.items():
-        if not log.is_physical:
+    for partition, extent in extents.items():
+        if not partition.is_physical:
             continue
         place = _place(extent.end_offset, extent)
         if place[1]:
-            places[log] = place
+            places[partition] = place
     return places
 
 
 def known_places(
-    plan: Plan | None, extents: Mapping[BrokerPartition, PartitionOffsets]
-) -> dict[BrokerPartition, tuple[int, int]]:
+    plan: Plan | None, extents: Mapping[TopicPartition, PartitionOffsets]
+) -> dict[TopicPartition, tuple[int, int]]:
     """Return the places of the plan's tail fingerprints, if their bytes are still in the log."""
-    places: dict[BrokerPartition, tuple[int, int]] = {}
+    places: dict[TopicPartition, tuple[int, int]] = {}
     if plan is None:
         return places
-    for log, tail in plan.fingerprints.items():
-        extent = extents.get(log)
+    for partition, tail in plan.fingerprints.items():
+        extent = extents.get(partition)
         if extent is None:
             continue
         start = tail.until_offset - tail.size
         if extent.log_start_offset <= start and tail.until_offset <= extent.end_offset:
-            places[log] = (tail.until_offset, tail.size)
+            places[partition] = (tail.until_offset, tail.size)
     return places
 
 
 def leader_epochs_to_record(
-    old: Plan, snapshot: Snapshot, moved: Collection[BrokerPartition]
-) -> dict[BrokerPartition, int]:
+    old: Plan, snapshot: Snapshot, moved: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Return the leader epochs of a plan after `old`: the observed ones of moved partitions."""
     epochs = drop_keys(old.leader_epochs, moved)
-    for log in moved:
-        observed = snapshot.partition(log).leader_epoch
+    for partition in moved:
+        observed = snapshot.partition(partition).leader_epoch
         if observed is not None:
-            epochs[log] = observed
+            epochs[partition] = observed
     return epochs
 
 
 def fingerprints_to_record(
-    plan: Plan | None, logs: Iterable[BrokerPartition], snapshot: Snapshot
-) -> dict[BrokerPartition, Fingerprint]:
+    plan: Plan | None, partitions: Iterable[TopicPartition], snapshot: Snapshot
+) -> dict[TopicPartition, Fingerprint]:
     """Return the tail fingerprints of the next plan.
 
     They are those at the current ends, also if the plan stops before them; else the former ones. A
     partition that is left to its owner is not compared.
     """
-    known: Mapping[BrokerPartition, Fingerprint] = {}
+    known: Mapping[TopicPartition, Fingerprint] = {}
     if plan:
         known = plan.fingerprints
     fingerprints = {}
-    for log in logs:
+    for partition in partitions:
         observed: Sequence[Fingerprint] = ()
-        if log in snapshot.readable:
-            observed = snapshot.partition(log).fingerprints
-        newest = max(observed, key=lambda tail: tail.until_offset, default=known.get(log))
+        if partition in snapshot.readable:
+            observed = snapshot.partition(partition).fingerprints
+        newest = max(observed, key=lambda tail: tail.until_offset, default=known.get(partition))
         if newest:
-            fingerprints[log] = newest
+            fingerprints[partition] = newest
     return fingerprints
 
 
-def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
+def holds_what_was_read(partition: TopicPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
     """True if the partition still has the plan's fingerprint; None if that is unknown."""
-    known = plan.fingerprints.get(log)
-    extent = snapshot.readable.get(log)
+    known = plan.fingerprints.get(partition)
+    extent = snapshot.readable.get(partition)
     if extent is None or known is None:
         return None
     if extent.end_offset < known.until_offset:
         return False
     known_place = (known.until_offset, known.size)
     same_place = []
-    for tail in snapshot.partition(log).fingerprints:
+    for tail in snapshot.partition(partition).fingerprints:
         if (tail.until_offset, tail.size) == known_place:
             same_place.append(tail)
     if not same_place:
@@ -154,7 +154,9 @@ def recreated_topics(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
 
     Topics of Jafka are not among them.
     """
-    physical = {log.topic for log in (*plan.partitions, *plan.pending) if log.is_physical}
+    physical = {
+        partition.topic for partition in (*plan.partitions, *plan.pending) if partition.is_physical
+    }
     recreated = {}
     for topic in sorted(plan.topic_ids.keys() - physical):
         ids = compared_ids(topic, plan, snapshot)
@@ -204,9 +206,9 @@ def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
     """
     ids = {}
     for r in plan.ranges:
-        topic_id = snapshot.topic_ids.get(r.log.topic, "")
-        if r.size and not r.log.is_physical and is_creation_id(topic_id):
-            ids[r.log.topic] = topic_id
+        topic_id = snapshot.topic_ids.get(r.partition.topic, "")
+        if r.size and not r.partition.is_physical and is_creation_id(topic_id):
+            ids[r.partition.topic] = topic_id
     return dict(sorted(ids.items()))
 
 
@@ -248,64 +250,72 @@ def reject_topics_recreated_since(
     raise TopicRecreated(message, topic=topic, action=action)
 
 
-def id_of(log: BrokerPartition, plan: Plan) -> str | None:
+def id_of(partition: TopicPartition, plan: Plan) -> str | None:
     """Return the topic id under which the partition was decided."""
-    planned = plan.partition(log)
+    planned = plan.partition(partition)
     if planned and planned.topic_id is not None:
         return planned.topic_id
-    return plan.topic_ids.get(log.topic)
+    return plan.topic_ids.get(partition.topic)
 
 
-def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+def undecided_partitions(plan: Plan, snapshot: Snapshot) -> list[TopicPartition]:
     """Return the Jafka partitions that were read while their topic had another id, in order.
 
     Partitions of unavailable brokers are among them.
     """
     undecided = []
-    for log, position in plan.loaded_until.items():
-        known_id = id_of(log, plan)
-        if log.is_physical and position and snapshot.topic_ids.get(log.topic, known_id) != known_id:
-            undecided.append(log)
+    for partition, position in plan.loaded_until.items():
+        known_id = id_of(partition, plan)
+        if (
+            partition.is_physical
+            and position
+            and snapshot.topic_ids.get(partition.topic, known_id) != known_id
+        ):
+            undecided.append(partition)
     return sorted(undecided)
 
 
-def waiting_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+def waiting_partitions(plan: Plan, snapshot: Snapshot) -> list[TopicPartition]:
     """Return the undecided partitions that stop each run.
 
     Their brokers are available, and they are neither read by others nor paused.
     """
     left_alone = {*snapshot.leaderless, *snapshot.left_out, *snapshot.paused}
-    return [log for log in undecided_logs(plan, snapshot) if log not in left_alone]
+    return [
+        partition
+        for partition in undecided_partitions(plan, snapshot)
+        if partition not in left_alone
+    ]
 
 
-def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
+def is_what_was_read(partition: TopicPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
     """True if an existing partition is the one that was read; None if unknown.
 
     False if it ends below the plan's loaded-until offset, or its broker lost it.
     """
-    extent = snapshot.readable.get(log)
-    if extent is None or extent.end_offset < plan.loaded_until[log]:
+    extent = snapshot.readable.get(partition)
+    if extent is None or extent.end_offset < plan.loaded_until[partition]:
         return False
-    return holds_what_was_read(log, plan, snapshot)
+    return holds_what_was_read(partition, plan, snapshot)
 
 
 def topic_ids_to_record(
     plan: Plan | None,
-    decided: Iterable[BrokerPartition],
-    positions: Iterable[BrokerPartition],
+    decided: Iterable[TopicPartition],
+    positions: Iterable[TopicPartition],
     topic_ids: Mapping[str, str],
-) -> dict[BrokerPartition, str]:
+) -> dict[TopicPartition, str]:
     """Return the topic ids of the next plan: undecided partitions keep their former ids."""
     if plan is None:
         return {}
     # Of a partition without its broker the new topic id proves nothing. It stays undecided in later
     # plans, whatever is accepted of its topic, and stops the runs once the broker is back.
     ids = {}
-    for log in set(positions).difference(decided):
-        if log.is_physical and plan.loaded_until.get(log):
-            known_id = id_of(log, plan)
-            if known_id is not None and known_id != topic_ids.get(log.topic):
-                ids[log] = known_id
+    for partition in set(positions).difference(decided):
+        if partition.is_physical and plan.loaded_until.get(partition):
+            known_id = id_of(partition, plan)
+            if known_id is not None and known_id != topic_ids.get(partition.topic):
+                ids[partition] = known_id
     return ids
 
 
@@ -332,7 +342,7 @@ def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
                 "--not-recreated would leave out all records below the loaded-until offsets"
             )
         raise NeedsDecision(message, topic=topic, action=action)
-    waiting = waiting_logs(plan, snapshot)
+    waiting = waiting_partitions(plan, snapshot)
     if waiting:
         raise _undecided(waiting, plan, snapshot)
 
@@ -380,31 +390,33 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
     raise NeedsDecision(message, topic=topic, action=action)
 
 
-def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> NeedsDecision:
-    log = waiting[0]
+def _undecided(waiting: Sequence[TopicPartition], plan: Plan, snapshot: Snapshot) -> NeedsDecision:
+    partition = waiting[0]
     message = (
         "The topic was deleted and recreated, and each of its brokers may have kept its log or "
-        f"lost it: the topic's id is {snapshot.topic_ids[log.topic]}, "
-        f"plan {plan.number} read this partition under {id_of(log, plan)}"
+        f"lost it: the topic's id is {snapshot.topic_ids[partition.topic]}, "
+        f"plan {plan.number} read this partition under {id_of(partition, plan)}"
     )
     if len(waiting) > 1:
         message += f" (and {len(waiting) - 1:,} more partitions)"
-    return NeedsDecision(message, **log.place, action=" ".join(ways_out(waiting, plan, snapshot)))
+    return NeedsDecision(
+        message, **partition.place, action=" ".join(ways_out(waiting, plan, snapshot))
+    )
 
 
-def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> list[str]:
+def ways_out(partitions: Sequence[TopicPartition], plan: Plan, snapshot: Snapshot) -> list[str]:
     """Describe undecided partitions and the commands that continue them: a sentence per kind."""
     others = []
     same = []
     unknown = []
-    for log in logs:
-        is_same = is_what_was_read(log, plan, snapshot)
+    for partition in partitions:
+        is_same = is_what_was_read(partition, plan, snapshot)
         if is_same is None:
-            unknown.append(log)
+            unknown.append(partition)
         elif is_same:
-            same.append(log)
+            same.append(partition)
         else:
-            others.append(log)
+            others.append(partition)
     sentences = []
     if others:
         sentences.append(
@@ -415,7 +427,7 @@ def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) ->
     if same:
         sentences.append(f"{named(same)}: the bytes that were read or planned last are there.")
     if unknown:
-        names = [render_log(log) for log in unknown[:_NAMED]]
+        names = [render_partition(partition) for partition in unknown[:_NAMED]]
         sentences.append(
             f"{named(unknown)}: it is unknown whether the log is the same, since the bytes that "
             "were read last have expired. Compare records with the table's (etl records show). "
@@ -434,11 +446,11 @@ def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) ->
     return sentences
 
 
-def named(logs: Sequence[BrokerPartition]) -> str:
+def named(partitions: Sequence[TopicPartition]) -> str:
     """Return the partitions as command arguments, the first of many."""
-    names = " ".join(map(quoted_log, logs[:_NAMED]))
-    if len(logs) > _NAMED:
-        names += f" and {len(logs) - _NAMED:,} more"
+    names = " ".join(map(quoted_partition, partitions[:_NAMED]))
+    if len(partitions) > _NAMED:
+        names += f" and {len(partitions) - _NAMED:,} more"
     return names
 
 
@@ -457,7 +469,7 @@ EPOCHS_KEPT = 16
 class Cut:
     """A partition that no longer has the records up to a loaded-until offset."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     position: int
     left_until: int
     """End of the remaining records; if unknown, the highest possible."""
@@ -487,7 +499,7 @@ class Cut:
             option = "--truncated-at OFFSET "
         if others:
             message += f" (and {others} more partitions)"
-        if self.log.is_physical:
+        if self.partition.is_physical:
             check = (
                 "Check whether its broker lost the end of its disk, or the topic was deleted and "
                 "recreated on that broker alone. To continue from the offset up to which its "
@@ -498,27 +510,29 @@ class Cut:
                 "Check whether an unclean leader was elected, or a broker lost its disk. "
                 "To continue from there"
             )
-        command = f"etl topics accept-changes CONF -p {quoted_log(self.log)} {option}--reason ..."
+        command = f"etl topics accept-changes CONF -p {quoted_partition(self.partition)} {option}--reason ..."
         action = f"{check}: {command}"
-        return PartitionTruncated(message, **self.log.place, offset=self.position, action=action)
+        return PartitionTruncated(
+            message, **self.partition.place, offset=self.position, action=action
+        )
 
 
-def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartition, Lineage]:
+def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[TopicPartition, Lineage]:
     """Return the epochs of the record batches up to the loaded-until offset of each partition.
 
     Only of partitions with a batch that ends there. `applied` is the result of the ledger's newest
     plan; None if unknown.
     """
-    read = {r.log for r in plan.advancing}
+    read = {r.partition for r in plan.advancing}
     epochs = drop_keys(plan.record_epochs, read)
     if read and applied and applied.plan_id == plan.id:
         results = zip(plan.ranges, applied.receipts, strict=True)
-        lineages = {log: plan.record_epochs.get(log, ()) for log in read}
+        lineages = {partition: plan.record_epochs.get(partition, ()) for partition in read}
         for r, result in sorted(results, key=lambda pair: pair[0].until_offset):
-            lineages[r.log] = joined(lineages[r.log], result.epochs)
-            if result.last_epoch is not None and r.until_offset == plan.loaded_until[r.log]:
-                epochs[r.log] = lineages[r.log]
-    return {log: lineage for log, lineage in epochs.items() if lineage}
+            lineages[r.partition] = joined(lineages[r.partition], result.epochs)
+            if result.last_epoch is not None and r.until_offset == plan.loaded_until[r.partition]:
+                epochs[r.partition] = lineages[r.partition]
+    return {partition: lineage for partition, lineage in epochs.items() if lineage}
 
 
 def joined(before: Lineage, more: Lineage) -> Lineage:
@@ -530,18 +544,18 @@ def joined(before: Lineage, more: Lineage) -> Lineage:
     return (*before, *newer)[-EPOCHS_KEPT:]
 
 
-def epochs_to_ask(plan: Plan | None, applied: CommitResult | None) -> dict[BrokerPartition, int]:
+def epochs_to_ask(plan: Plan | None, applied: CommitResult | None) -> dict[TopicPartition, int]:
     """Return the epoch of each partition that must still reach the plan's loaded-until offset."""
     if plan is None:
         return {}
     epochs = dict(plan.leader_epochs)
-    for log, lineage in record_epochs(plan, applied).items():
-        epochs[log] = lineage[-1][0]
+    for partition, lineage in record_epochs(plan, applied).items():
+        epochs[partition] = lineage[-1][0]
     return epochs
 
 
 def reject_recreated_or_truncated(
-    plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int] | None = None
+    plan: Plan | None, snapshot: Snapshot, positions: Mapping[TopicPartition, int] | None = None
 ) -> None:
     """Reject recreated topics, and partitions that lost records up to their loaded-until offset.
 
@@ -558,9 +572,9 @@ def reject_recreated_or_truncated(
         raise cuts[0].error(len(cuts) - 1)
 
 
-def other_logs(
-    plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
-) -> frozenset[BrokerPartition]:
+def changed_partitions(
+    plan: Plan | None, snapshot: Snapshot, positions: Mapping[TopicPartition, int]
+) -> frozenset[TopicPartition]:
     """Return the partitions for which `reject_recreated_or_truncated` raises.
 
     Numbers that are computed with the plan's offsets, such as the lag, mean nothing there.
@@ -568,40 +582,40 @@ def other_logs(
     if plan is None:
         return frozenset()
     recreated = recreated_topics(plan, snapshot)
-    others = {log for log in snapshot.readable if log.topic in recreated}
+    others = {partition for partition in snapshot.readable if partition.topic in recreated}
     for cut in truncated_partitions(plan, snapshot, positions):
-        others.add(cut.log)
-    others.update(waiting_logs(plan, snapshot))
+        others.add(cut.partition)
+    others.update(waiting_partitions(plan, snapshot))
     return frozenset(others)
 
 
 def truncated_partitions(
-    plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
+    plan: Plan, snapshot: Snapshot, positions: Mapping[TopicPartition, int]
 ) -> list[Cut]:
     """Return the readable partitions that lost records below these offsets, in order."""
     exact_epochs = record_epochs(plan, snapshot.ledger.applied)
-    begins: dict[BrokerPartition, int] = {}
+    begins: dict[TopicPartition, int] = {}
     for r in plan.advancing:
-        begins[r.log] = min(r.from_offset, begins.get(r.log, r.from_offset))
+        begins[r.partition] = min(r.from_offset, begins.get(r.partition, r.from_offset))
     cuts = []
-    for log in sorted(positions):
-        extent = snapshot.readable.get(log)
+    for partition in sorted(positions):
+        extent = snapshot.readable.get(partition)
         if extent is None:
             continue
-        position = positions[log]
-        if position and holds_what_was_read(log, plan, snapshot) is False:
-            left = min(plan.fingerprints[log].until_offset - 1, extent.end_offset)
+        position = positions[partition]
+        if position and holds_what_was_read(partition, plan, snapshot) is False:
+            left = min(plan.fingerprints[partition].until_offset - 1, extent.end_offset)
             holds_others = left < extent.end_offset
-            cuts.append(Cut(log, position, left, is_known=False, holds_others=holds_others))
+            cuts.append(Cut(partition, position, left, is_known=False, holds_others=holds_others))
             continue
-        if log in exact_epochs:
-            lineage = exact_epochs[log]
-            known = _Known(lineage[-1][0], lineage, plan.loaded_until[log], ends_there=True)
+        if partition in exact_epochs:
+            lineage = exact_epochs[partition]
+            known = _Known(lineage[-1][0], lineage, plan.loaded_until[partition], ends_there=True)
         else:
-            epoch = plan.leader_epochs.get(log)
-            lineage = plan.record_epochs.get(log, ())
-            known = _Known(epoch, lineage, begins.get(log, 0), ends_there=False)
-        cut = _cut(log, position, snapshot, known)
+            epoch = plan.leader_epochs.get(partition)
+            lineage = plan.record_epochs.get(partition, ())
+            known = _Known(epoch, lineage, begins.get(partition, 0), ends_there=False)
+        cut = _cut(partition, position, snapshot, known)
         if cut:
             cuts.append(cut)
     return cuts
@@ -630,18 +644,18 @@ class _Known:
         return None
 
 
-def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
+def _cut(partition: TopicPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
     """Return the truncation of a partition; None if it has all records up to `position`.
 
     Records of one epoch are equal in all replicas, so two logs agree up to the end of the shorter.
     """
-    end = snapshot.partition(log).epoch_end
+    end = snapshot.partition(partition).epoch_end
     if end is None or end.asked_epoch != known.epoch:
-        extent = snapshot.readable[log]
+        extent = snapshot.readable[partition]
         end_offset = extent.end_offset + extent.held_back
         if end_offset >= position:
             return None
-        return Cut(log, position, end_offset, is_known=False)
+        return Cut(partition, position, end_offset, is_known=False)
     # A leader under which no record was written leaves no trace in its successor's log: a lower
     # epoch proves a truncation only if the epoch of a record batch was requested.
     has_diverged = known.ends_there and end.epoch < end.asked_epoch
@@ -656,8 +670,8 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
     is_exact = is_whole or end.end_offset <= read_until or end.epoch == end.asked_epoch
     # In the leader's own epoch this is only the log's end: without an election, producers may have
     # written records since the truncation.
-    is_own_epoch = end.asked_epoch == snapshot.partition(log).leader_epoch
-    return Cut(log, position, left, is_exact and not is_own_epoch)
+    is_own_epoch = end.asked_epoch == snapshot.partition(partition).leader_epoch
+    return Cut(partition, position, left, is_exact and not is_own_epoch)
 
 
 _CHECK_CLUSTER = (

@@ -32,7 +32,7 @@ from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or
 from etl.decide.table_changes import table_to_record
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named, is_named, select_keys
+from etl.model.partitions import NOTHING_COMMITTED, Named, TopicPartition, is_named, select_keys
 from etl.model.plans import (
     Losses,
     OffsetRange,
@@ -52,7 +52,7 @@ GIVEN_UP = "the replay was given up, and its rows are as they were"
 
 Bound = int | Timestamp
 """A bound of an interval: an offset, or the first record at or after a time."""
-OffsetsOfTimes = Mapping[tuple[BrokerPartition, int], int]
+OffsetsOfTimes = Mapping[tuple[TopicPartition, int], int]
 """First offset of a partition at or after a time in milliseconds; its end if there is none."""
 
 
@@ -82,13 +82,13 @@ class ReplayRequest:
                 action="Pass --from and --until: the first is included, the second is not",
             )
 
-    def covers(self, log: BrokerPartition) -> bool:
+    def covers(self, partition: TopicPartition) -> bool:
         """True if the request includes the partition."""
-        return is_named(log, self.named)
+        return is_named(partition, self.named)
 
-    def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
+    def offsets_of(self, partition: TopicPartition) -> tuple[int, ...]:
         """Return the offsets of the partition that the request names as bounds."""
-        if not self.covers(log):
+        if not self.covers(partition):
             return ()
         offsets = [bound for bound in (self.from_, self.until) if isinstance(bound, int)]
         return tuple(offsets)
@@ -103,7 +103,7 @@ def _value_of(bound: Bound) -> int:
 
 def requested_partitions(
     wanted: ReplayRequest, last: Plan, snapshot: Snapshot
-) -> list[BrokerPartition]:
+) -> list[TopicPartition]:
     """Return the requested partitions: those that the pipeline knows, all of them readable.
 
     Raises SettingsError for a name that matches none of them, BrokerUnreachable, Owned.
@@ -116,79 +116,84 @@ def requested_partitions(
                 key="--partition",
                 action=f"Check its topics and partitions: {known_topics}",
             )
-    logs = [log for log in sorted(last.loaded_until) if wanted.covers(log)]
-    owned = select_keys(snapshot.owners, set(logs))
+    partitions = [partition for partition in sorted(last.loaded_until) if wanted.covers(partition)]
+    owned = select_keys(snapshot.owners, set(partitions))
     if owned:
         raise owned_error(owned)
-    for log in logs:
-        if log not in snapshot.readable:
-            if log not in snapshot.leaderless:
+    for partition in partitions:
+        if partition not in snapshot.readable:
+            if partition not in snapshot.leaderless:
                 raise SettingsError(
                     "The partition does not exist, or the conf does not select its topic",
                     key="--partition",
-                    **log.place,
+                    **partition.place,
                     action="Check source.topics, and whether the topic was deleted",
                 )
-            raise BrokerUnreachable(f"The partition {log.unled}", **log.place, action=log.held_by)
-    return logs
+            raise BrokerUnreachable(
+                f"The partition {partition.unled}", **partition.place, action=partition.held_by
+            )
+    return partitions
 
 
 def times_to_look_up(
-    wanted: ReplayRequest, logs: Iterable[BrokerPartition]
-) -> list[tuple[BrokerPartition, int]]:
+    wanted: ReplayRequest, partitions: Iterable[TopicPartition]
+) -> list[tuple[TopicPartition, int]]:
     """Return the times to look up: partition and milliseconds.
 
     Raises SettingsError if messages of a partition have no timestamps.
     """
     bounds = [bound.ms for bound in (wanted.from_, wanted.until) if isinstance(bound, Timestamp)]
     moments = []
-    for log in logs:
-        if bounds and log.is_physical:
+    for partition in partitions:
+        if bounds and partition.is_physical:
             action = (
                 "Pass offsets as in the table's column offset: "
                 "--from OFFSET --until OFFSET, for one partition each"
             )
             raise SettingsError(
                 "Messages of these brokers have no timestamps",
-                **log.place,
+                **partition.place,
                 key="--from",
                 action=action,
             )
         for moment in bounds:
-            moments.append((log, moment))
+            moments.append((partition, moment))
     return moments
 
 
 def requested_intervals(
     wanted: ReplayRequest,
-    logs: Iterable[BrokerPartition],
+    partitions: Iterable[TopicPartition],
     found: OffsetsOfTimes,
     last: Plan,
     snapshot: Snapshot,
     loaded: LoadedIntervals,
-) -> dict[BrokerPartition, tuple[int, int]]:
+) -> dict[TopicPartition, tuple[int, int]]:
     """Return start and end of each partition that is read again. Raises as the module's table."""
     intervals = {}
-    for log in logs:
-        start = _offset_of(wanted.from_, log, found)
-        end = _offset_of(wanted.until, log, found)
+    for partition in partitions:
+        start = _offset_of(wanted.from_, partition, found)
+        end = _offset_of(wanted.until, partition, found)
         if isinstance(wanted.until, Timestamp):
-            end = min(end, last.loaded_until[log])
-        log_start = snapshot.readable[log].log_start_offset
+            end = min(end, last.loaded_until[partition])
+        log_start = snapshot.readable[partition].log_start_offset
         if wanted.only_retained:
             start = max(start, log_start)
         else:
-            _reject_expired(log, start, log_start, wanted, last, loaded)
+            _reject_expired(partition, start, log_start, wanted, last, loaded)
         if start < end:
-            _reject_unloaded(log, start, end, last, loaded)
-            reject_misaligned_offset(log, start, snapshot, key="--from")
-            reject_misaligned_offset(log, end, snapshot, key="--until")
-            intervals[log] = start, end
+            _reject_unloaded(partition, start, end, last, loaded)
+            reject_misaligned_offset(partition, start, snapshot, key="--from")
+            reject_misaligned_offset(partition, end, snapshot, key="--until")
+            intervals[partition] = start, end
             continue
         is_by_offsets = isinstance(wanted.from_, int) and isinstance(wanted.until, int)
         if is_by_offsets and not wanted.only_retained:
             raise SettingsError(
-                "The interval is empty", key="--from", **log.place, action="Pass --from and --until"
+                "The interval is empty",
+                key="--from",
+                **partition.place,
+                action="Pass --from and --until",
             )
     if not intervals:
         message = "This pipeline has loaded nothing in the interval"
@@ -202,14 +207,14 @@ def requested_intervals(
     return intervals
 
 
-def _offset_of(bound: Bound, log: BrokerPartition, found: OffsetsOfTimes) -> int:
+def _offset_of(bound: Bound, partition: TopicPartition, found: OffsetsOfTimes) -> int:
     if isinstance(bound, int):
         return bound
-    return found[log, bound.ms]
+    return found[partition, bound.ms]
 
 
 def _reject_expired(
-    log: BrokerPartition,
+    partition: TopicPartition,
     start: int,
     log_start: int,
     wanted: ReplayRequest,
@@ -226,8 +231,8 @@ def _reject_expired(
         is_expired = start < log_start
     else:
         loaded_starts = []
-        for interval in loaded.intervals.get(log, ()):
-            if interval.incarnation == last.incarnations.get(log, 0):
+        for interval in loaded.intervals.get(partition, ()):
+            if interval.incarnation == last.incarnations.get(partition, 0):
                 loaded_starts.append(interval.from_offset)
         expired_from = min(loaded_starts, default=log_start)
         is_expired = start <= log_start and expired_from < log_start
@@ -240,25 +245,25 @@ def _reject_expired(
             "Pass `--only-retained` to replay the retained records and keep the rows before them. "
             "Those rows could not be loaded again"
         )
-        raise DataLoss(message, **log.place, offset=expired_from, action=action)
+        raise DataLoss(message, **partition.place, offset=expired_from, action=action)
 
 
 def _reject_unloaded(
-    log: BrokerPartition, start: int, end: int, last: Plan, loaded: LoadedIntervals
+    partition: TopicPartition, start: int, end: int, last: Plan, loaded: LoadedIntervals
 ) -> None:
     """Reject offsets that were not loaded in the current incarnation. Raises SettingsError."""
-    loaded_until = last.loaded_until[log]
+    loaded_until = last.loaded_until[partition]
     if end > loaded_until:
         raise SettingsError(
             f"This partition is loaded up to offset {loaded_until}, and the interval ends at {end}",
             key="--until",
-            **log.place,
+            **partition.place,
             action=f"Pass --until {loaded_until}. The next run loads the records from there on",
         )
-    incarnation = last.incarnations.get(log, 0)
+    incarnation = last.incarnations.get(partition, 0)
     current = []
     earlier = []
-    for interval in (*loaded.intervals.get(log, ()), *loaded.given_up.get(log, ())):
+    for interval in (*loaded.intervals.get(partition, ()), *loaded.given_up.get(partition, ())):
         offsets = (interval.from_offset, interval.until_offset)
         if interval.incarnation == incarnation:
             current.append(offsets)
@@ -279,42 +284,42 @@ def _reject_unloaded(
         message = f"Offsets {gap[0]} to {gap[1]} of it were never loaded by this pipeline"
         action = "Replay the parts before and after them, each with a command of its own"
         if not incarnation:
-            action += f". A backfill loads these offsets: {backfill_command(log, *gap)}"
-            action += _describe_read_by_others(log, gap, loaded.read_by_others)
-    raise SettingsError(message, key="--from", **log.place, action=action)
+            action += f". A backfill loads these offsets: {backfill_command(partition, *gap)}"
+            action += _describe_read_by_others(partition, gap, loaded.read_by_others)
+    raise SettingsError(message, key="--from", **partition.place, action=action)
 
 
 def _describe_read_by_others(
-    log: BrokerPartition, gap: tuple[int, int], read_by_others: Iterable[ReadByOthers]
+    partition: TopicPartition, gap: tuple[int, int], read_by_others: Iterable[ReadByOthers]
 ) -> str:
     """Return how many offsets of the gap other members of the group read; empty if none."""
     count = 0
     for one in read_by_others:
-        if one.log == log and not one.incarnation:
+        if one.partition == partition and not one.incarnation:
             count += max(0, min(gap[1], one.until_offset) - max(gap[0], one.from_offset))
     if not count:
         return ""
     return (
-        f". Other members of the group have read {count:,} {log.unit}s of them, and the backfill "
+        f". Other members of the group have read {count:,} {partition.unit}s of them, and the backfill "
         "loads these, too"
     )
 
 
-def replay_command(log: BrokerPartition, start: int, until: int) -> str:
+def replay_command(topic_partition: TopicPartition, start: int, until: int) -> str:
     """Return the command that replays these offsets, for the text of an error."""
-    partition = f"{shlex.quote(log.topic)}:{log.key}"
+    partition = f"{shlex.quote(topic_partition.topic)}:{topic_partition.key}"
     return f"`etl replay CONF -p {partition} --from {start} --until {until} --reason ...`"
 
 
-def backfill_command(log: BrokerPartition, start: int, until: int) -> str:
+def backfill_command(topic_partition: TopicPartition, start: int, until: int) -> str:
     """Return the command that loads these unloaded offsets, for the text of an error."""
-    partition = f"{shlex.quote(log.topic)}:{log.key}"
+    partition = f"{shlex.quote(topic_partition.topic)}:{topic_partition.key}"
     return f"`etl backfills run CONF NAME -p {partition} --from {start} --until {until}`"
 
 
 def plan_replay(
     state: UpToDate,
-    intervals: Mapping[BrokerPartition, tuple[int, int]],
+    intervals: Mapping[TopicPartition, tuple[int, int]],
     snapshot: Snapshot,
     settings: Settings,
     *,
@@ -331,8 +336,10 @@ def plan_replay(
             action="Check with `etl run CONF --dry-run`",
         )
     whole_ranges = []
-    for log, (start, end) in sorted(intervals.items()):
-        whole_ranges.append(OffsetRange(log, start, end, snapshot.partition(log).leader))
+    for partition, (start, end) in sorted(intervals.items()):
+        whole_ranges.append(
+            OffsetRange(partition, start, end, snapshot.partition(partition).leader)
+        )
     ranges = split_ranges(
         whole_ranges,
         snapshot.bytes_per_offset,
@@ -354,20 +361,20 @@ def plan_that_moves_nothing(
     """
     last = state.last
     checked_until = {}
-    for log, loaded_until in last.loaded_until.items():
-        checked_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
+    for partition, loaded_until in last.loaded_until.items():
+        checked_until[partition] = min(loaded_until, state.positions.get(partition, loaded_until))
     reject_recreated_or_truncated(last, snapshot, checked_until)
     # The next run decides about moved offsets, as it would have without this plan.
     moved = {*state.followed, *state.not_followed, *state.passed}
     epochs = record_epochs(last, snapshot.ledger.applied)
     partitions = {}
-    for log, planned in last.partitions.items():
-        if log in moved:
-            expected = last.committed_after(log)
+    for partition, planned in last.partitions.items():
+        if partition in moved:
+            expected = last.committed_after(partition)
         else:
-            expected = snapshot.committed.get(log, NOTHING_COMMITTED)
-        partitions[log] = replace(
-            planned, expected_commit=expected, record_epochs=epochs.get(log, ())
+            expected = snapshot.committed.get(partition, NOTHING_COMMITTED)
+        partitions[partition] = replace(
+            planned, expected_commit=expected, record_epochs=epochs.get(partition, ())
         )
     return replace(
         last,

@@ -80,11 +80,11 @@ from etl.errors import EtlError, LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     PartitionOffsets,
+    TopicPartition,
     in_order,
-    quoted_log,
-    render_log,
+    quoted_partition,
+    render_partition,
 )
 from etl.model.plans import CommitState, Plan
 from etl.model.snapshot import (
@@ -176,12 +176,12 @@ def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settin
     """
     plan = with_commit_settled(snapshot).ledger.newest or state.plan
     reject_in_doubt_commit(plan, snapshot, settings)
-    for log in sorted(plan.offsets_to_move):
-        committed = snapshot.committed.get(log, NOTHING_COMMITTED)
-        if place_moved(plan, log, committed):
+    for partition in sorted(plan.offsets_to_move):
+        committed = snapshot.committed.get(partition, NOTHING_COMMITTED)
+        if place_moved(plan, partition, committed):
             raise NeedsDecision(
                 f"Plan {plan.number} is stored and not in the table, and another client moved the "
-                f"offset of {render_log(log)} since",
+                f"offset of {render_partition(partition)} since",
                 action="Run `etl run CONF`, which executes it and then stops at this offset. Then "
                 "run this command again",
             )
@@ -190,17 +190,17 @@ def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settin
 
 def differing_offsets(
     plan: Plan, snapshot: Snapshot
-) -> dict[BrokerPartition, tuple[int | None, int]]:
+) -> dict[TopicPartition, tuple[int | None, int]]:
     """Return the partitions with another committed offset than the plan's loaded-until offset.
 
     The values are the committed offset now (None: no offset is committed) and after restoring.
     """
-    differing: dict[BrokerPartition, tuple[int | None, int]] = {}
-    for log, loaded_until in sorted(plan.loaded_until.items()):
-        committed = snapshot.committed.get(log, NOTHING_COMMITTED)
+    differing: dict[TopicPartition, tuple[int | None, int]] = {}
+    for partition, loaded_until in sorted(plan.loaded_until.items()):
+        committed = snapshot.committed.get(partition, NOTHING_COMMITTED)
         offset = off_position(committed, loaded_until)
         if offset != loaded_until:
-            differing[log] = (offset, loaded_until)
+            differing[partition] = (offset, loaded_until)
     return differing
 
 
@@ -212,8 +212,8 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     plan in the table observed.
     """
     observed = {}
-    for log in plan.loaded_until:
-        observed[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
+    for partition in plan.loaded_until:
+        observed[partition] = snapshot.committed.get(partition, NOTHING_COMMITTED)
     commit = replace(plan.commit, storage=snapshot.group.storage)
     return Repair(
         replace(plan.with_expected(observed), commit=commit),
@@ -223,21 +223,21 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     )
 
 
-def describe_each_move(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:
+def describe_each_move(offsets: Mapping[TopicPartition, tuple[int | None, int]]) -> list[str]:
     """Describe the changed committed offsets of `differing_offsets`, a sentence per partition."""
     sentences = []
-    for log, (committed, restored) in offsets.items():
+    for partition, (committed, restored) in offsets.items():
         before = "none"
         if committed is not None:
             before = str(committed)
         sentences.append(
-            f"{render_log(log)}: the committed offset changes from {before} to {restored}"
+            f"{render_partition(partition)}: the committed offset changes from {before} to {restored}"
         )
     return sentences
 
 
 def describe_restored_rows(
-    until: Mapping[BrokerPartition, tuple[int, int]],
+    until: Mapping[TopicPartition, tuple[int, int]],
     snapshot: Snapshot,
     others: int,
 ) -> list[str]:
@@ -247,14 +247,14 @@ def describe_restored_rows(
     others   number of other pipelines that loaded into the table
     """
     sentences = []
-    for log, (_, until_offset) in sorted(until.items()):
-        sentences.append(_describe_continuation(log, until_offset, snapshot))
+    for partition, (_, until_offset) in sorted(until.items()):
+        sentences.append(_describe_continuation(partition, until_offset, snapshot))
     first = min(until)
     last_offset = until[first][1] - 1
     sentences.append(
         "If a topic was deleted and recreated since, and is longer now, its records before these "
         "offsets would be skipped. Compare the last rows with the records at their offsets, e.g. "
-        f"`etl records show CONF -p {quoted_log(first)} --from {last_offset} -n 1`"
+        f"`etl records show CONF -p {quoted_partition(first)} --from {last_offset} -n 1`"
     )
     sentences.append(
         "Rows that were deleted at the end of a partition are loaded again, lost offsets there are "
@@ -268,16 +268,16 @@ def describe_restored_rows(
     return sentences
 
 
-def _describe_continuation(log: BrokerPartition, until_offset: int, snapshot: Snapshot) -> str:
+def _describe_continuation(partition: TopicPartition, until_offset: int, snapshot: Snapshot) -> str:
     """Describe where a partition continues after its rows, and what contradicts these rows."""
-    sentence = f"{render_log(log)} continues at {until_offset}, one past its last row"
-    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+    sentence = f"{render_partition(partition)} continues at {until_offset}, one past its last row"
+    committed = snapshot.committed.get(partition, NOTHING_COMMITTED).offset
     if committed is not None and committed > until_offset:
         sentence += (
             f"; the committed offset is {committed}, and the offsets between are read again, as "
             "the table has no rows of them"
         )
-    offsets = snapshot.readable.get(log)
+    offsets = snapshot.readable.get(partition)
     if offsets and offsets.end_offset + offsets.held_back < until_offset:
         sentence += (
             f"; the partition ends at {offsets.end_offset}, so it was truncated or recreated, and "
@@ -317,7 +317,7 @@ class PlanStands(str, Enum):
 class PartitionSources:
     """The offsets of one partition in the three sources."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     committed: int | None
     """The committed offset of the group; None: no offset is committed."""
     planned: int | None
@@ -387,16 +387,16 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
     newest = snapshot.ledger.newest
     table = snapshot.table
     table_plan = plan_in_table(snapshot.ledger, table)
-    in_ledger: Mapping[BrokerPartition, int] = {}
-    in_table: Mapping[BrokerPartition, int] = {}
+    in_ledger: Mapping[TopicPartition, int] = {}
+    in_table: Mapping[TopicPartition, int] = {}
     if newest:
         in_ledger = newest.loaded_until
     if table_plan:
         in_table = table_plan.loaded_until
     in_group = {}
-    for log, committed in snapshot.committed.items():
+    for partition, committed in snapshot.committed.items():
         if committed.offset is not None:
-            in_group[log] = committed.offset
+            in_group[partition] = committed.offset
 
     # The table has a plan, and its log no longer contains it: its offsets are not compared.
     is_table_plan_unknown = (
@@ -405,10 +405,10 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
     moved = _moved_by_others(base, snapshot)
     by_plan = _DIFFERENCE_BY_PLAN[plan_stands(base, snapshot.ledger, table)]
     partitions = []
-    for log in in_order({*in_ledger, *in_table, *in_group}):
-        committed_offset = in_group.get(log)
-        planned = in_ledger.get(log)
-        loaded = in_table.get(log)
+    for partition in in_order({*in_ledger, *in_table, *in_group}):
+        committed_offset = in_group.get(partition)
+        planned = in_ledger.get(partition)
+        loaded = in_table.get(partition)
         compared = {planned}
         if not is_table_plan_unknown:
             compared.add(loaded)
@@ -416,7 +416,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
 
         if planned is None and loaded is None:
             difference = Difference.UNREAD
-        elif log in moved:
+        elif partition in moved:
             difference = Difference.MOVED
         elif len(compared) == 1:
             difference = Difference.NONE
@@ -424,7 +424,9 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
             difference = Difference.NOT_MOVED
         else:
             difference = by_plan
-        partitions.append(PartitionSources(log, committed_offset, planned, loaded, difference))
+        partitions.append(
+            PartitionSources(partition, committed_offset, planned, loaded, difference)
+        )
     return partitions
 
 
@@ -441,7 +443,7 @@ _DIFFERENCE_BY_PLAN = {
 """The difference of a partition if ledger and table have different loaded-until offsets."""
 
 
-def _moved_by_others(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerPartition]:
+def _moved_by_others(base: PipelineState | None, snapshot: Snapshot) -> Collection[TopicPartition]:
     """Return the partitions with an offset that another client committed after the state's plan."""
     if base is None or isinstance(base, FirstRun):
         return ()
@@ -461,7 +463,7 @@ class ExpectedRun:
     """The first step; without an action and a plan if brokers were not observed."""
     refusal: EtlError | None = None
     """The error that ends the run, in its first step or a later one; None: no error is expected."""
-    undecided: frozenset[BrokerPartition] = frozenset()
+    undecided: frozenset[TopicPartition] = frozenset()
     """Partitions that continue at a committed offset if the partition's end is not below it.
 
     Empty if brokers were observed.
@@ -489,7 +491,7 @@ def expect_run(
         return ExpectedRun(step, step.refusal)
 
     state = _state_after_restore(step)
-    followed: Mapping[BrokerPartition, int] = {}
+    followed: Mapping[TopicPartition, int] = {}
     if isinstance(state, UpToDate):
         followed = state.followed
     try:
@@ -515,7 +517,7 @@ def _state_after_restore(step: NextStep) -> PipelineState | None:
 
 def _followed_after_append(
     plan: Plan, snapshot: Snapshot, settings: Settings
-) -> Mapping[BrokerPartition, int]:
+) -> Mapping[TopicPartition, int]:
     """Return the committed offsets that a run continues at once this stored plan is in the table.
 
     Raises OffsetMoved.
@@ -546,13 +548,13 @@ def _is_read_by_members(sources: PartitionSources, expected_run: ExpectedRun) ->
     """Return True if other members have read the partition up to its committed offset."""
     state = _state_after_restore(expected_run.step)
     if isinstance(state, UpToDate):
-        return sources.log in state.passed
+        return sources.partition in state.passed
     if not isinstance(state, Replay | Supersede):
         return False
     if state.plan.commit.state is not CommitState.DONE or expected_run.refusal is not None:
         return False
     committed = sources.committed or 0
-    return committed > state.plan.loaded_until.get(sources.log, 0)
+    return committed > state.plan.loaded_until.get(sources.partition, 0)
 
 
 def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
@@ -575,9 +577,9 @@ def _with_unbounded_ends(snapshot: Snapshot) -> Snapshot:
     An offset that is rejected with these ends is rejected with any end.
     """
     changed = {}
-    for log in snapshot.leaderless:
-        changed[log] = replace(
-            snapshot.partitions[log],
+    for partition in snapshot.leaderless:
+        changed[partition] = replace(
+            snapshot.partitions[partition],
             availability=Availability.READABLE,
             offsets=PartitionOffsets(0, _UNBOUNDED_END),
         )

@@ -20,7 +20,7 @@ Not here: `--until` and `--run-key`, with the rejection of an end in the future
 
 A run never skips offsets. A start bound by time is the start of the pipeline's first plan; later it
 requires that nothing before it is unread. An end bound is the first offset at or after it in each
-partition; a partition without such a record is read to its end and counted (`Bounds.open_logs`).
+partition; a partition without such a record is read to its end and counted (`Bounds.open_partitions`).
 
 The interval of a scheduler's run (Airflow 2.11 and 3.3):
 
@@ -47,7 +47,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from etl.errors import EtlError, SettingsError, family
-from etl.model.partitions import BrokerPartition, PartitionOffsets, in_order
+from etl.model.partitions import PartitionOffsets, TopicPartition, in_order
 from etl.model.plans import NO_BOUNDS, Bound, Bounds, Plan, Request, RunKeyRecord
 from etl.model.snapshot import ResolvedRequest, Snapshot
 
@@ -64,16 +64,16 @@ class PlanRequest:
 
     run_key: str | None = None
     bounds: Bounds = NO_BOUNDS
-    stops: Mapping[BrokerPartition, int] | None = None
+    stops: Mapping[TopicPartition, int] | None = None
     """End of each partition to read; others are not read. None: all to their ends."""
-    waits: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    waits: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     """With a run key: unreadable partitions, and the bounds for later plans (None: unknown)."""
 
-    def until(self, log: BrokerPartition, position: int, end: int) -> int:
+    def until(self, partition: TopicPartition, position: int, end: int) -> int:
         """Return the offset up to which a partition is read from `position` on."""
         if self.stops is None:
             return end
-        return max(position, min(end, self.stops.get(log, position)))
+        return max(position, min(end, self.stops.get(partition, position)))
 
 
 NO_REQUEST = PlanRequest()
@@ -136,7 +136,7 @@ def finished_key(
 
 def left_under_key(
     resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
-) -> dict[BrokerPartition, int | None]:
+) -> dict[TopicPartition, int | None]:
     """Return the partitions of a key's plan that are not loaded up to their bound, and the bound.
 
     `last` is in the table. A bound is None if it is unknown.
@@ -145,9 +145,9 @@ def left_under_key(
     if resolved is None or last is None or not isinstance(found, Plan):
         return {}
     left = {}
-    for log, end in _key_ends_now(found, resolved, snapshot).items():
-        if end is None or log not in last.loaded_until or last.loaded_until[log] < end:
-            left[log] = end
+    for partition, end in _key_ends_now(found, resolved, snapshot).items():
+        if end is None or partition not in last.loaded_until or last.loaded_until[partition] < end:
+            left[partition] = end
     return left
 
 
@@ -167,22 +167,24 @@ def is_bound_now_known(resolved: ResolvedRequest | None, last: Plan | None) -> b
 
 def _key_ends_now(
     plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
-) -> dict[BrokerPartition, int | None]:
+) -> dict[TopicPartition, int | None]:
     """Return the bounds of the key's plan, with bounds that were unknown and are known now."""
     ends = dict(plan.request.unfinished)
-    for log, end in plan.request.unfinished.items():
-        if end is None and log in snapshot.readable:
-            ends[log] = _bound_of(log, plan.request.bounds.until, snapshot.readable[log], resolved)
+    for partition, end in plan.request.unfinished.items():
+        if end is None and partition in snapshot.readable:
+            ends[partition] = _bound_of(
+                partition, plan.request.bounds.until, snapshot.readable[partition], resolved
+            )
     return ends
 
 
-def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
+def is_reached(plan: Plan, positions: Mapping[TopicPartition, int]) -> bool:
     """True if these loaded-until offsets are at all bounds of the plan's key.
 
     False if a bound is unknown.
     """
-    for log, end in plan.request.unfinished.items():
-        if end is None or positions.get(log, -1) < end:
+    for partition, end in plan.request.unfinished.items():
+        if end is None or positions.get(partition, -1) < end:
             return False
     return True
 
@@ -223,68 +225,70 @@ def plan_request(
     if bounds.until is None:
         return PlanRequest(resolved.request.run_key, bounds, None, waits)
     stops = {}
-    for log, offsets in snapshot.readable.items():
-        stops[log] = _bound_of(log, bounds.until, offsets, resolved)
-    open_logs = _count_open(bounds.until, resolved, snapshot.readable)
-    bounds = replace(bounds, open_logs=open_logs)
+    for partition, offsets in snapshot.readable.items():
+        stops[partition] = _bound_of(partition, bounds.until, offsets, resolved)
+    open_partitions = _count_open(bounds.until, resolved, snapshot.readable)
+    bounds = replace(bounds, open_partitions=open_partitions)
     return PlanRequest(resolved.request.run_key, bounds, stops, waits)
 
 
 def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot) -> PlanRequest:
     """Return the request of the next plan of a key that has a plan."""
-    stops: dict[BrokerPartition, int] = {}
-    waits: dict[BrokerPartition, int | None] = {}
-    for log, end in _key_ends_now(plan, resolved, snapshot).items():
-        if end is None or log not in snapshot.readable:
-            waits[log] = end
+    stops: dict[TopicPartition, int] = {}
+    waits: dict[TopicPartition, int | None] = {}
+    for partition, end in _key_ends_now(plan, resolved, snapshot).items():
+        if end is None or partition not in snapshot.readable:
+            waits[partition] = end
         else:
-            stops[log] = end
+            stops[partition] = end
     now_known = []
-    for log, end in plan.request.unfinished.items():
-        if end is None and log in snapshot.readable:
-            now_known.append(log)
-    open_logs = plan.request.bounds.open_logs + _count_open(
+    for partition, end in plan.request.unfinished.items():
+        if end is None and partition in snapshot.readable:
+            now_known.append(partition)
+    open_partitions = plan.request.bounds.open_partitions + _count_open(
         plan.request.bounds.until, resolved, now_known
     )
-    bounds = replace(plan.request.bounds, open_logs=open_logs)
+    bounds = replace(plan.request.bounds, open_partitions=open_partitions)
     return PlanRequest(resolved.request.run_key, bounds, stops, waits)
 
 
 def _count_open(
-    until: Bound | None, resolved: ResolvedRequest, logs: Iterable[BrokerPartition]
+    until: Bound | None, resolved: ResolvedRequest, partitions: Iterable[TopicPartition]
 ) -> int:
     """Return the number of partitions without a record at or after the time of the bound."""
     if until is None or until.at_ms is None:
         return 0
     count = 0
-    for log in logs:
-        if resolved.untils.get(log) is None:
+    for partition in partitions:
+        if resolved.untils.get(partition) is None:
             count += 1
     return count
 
 
 def _waited_for(
     resolved: ResolvedRequest, last: Plan | None, snapshot: Snapshot
-) -> dict[BrokerPartition, int | None]:
+) -> dict[TopicPartition, int | None]:
     """Return the partitions that the first plan of a key leaves out, with their bounds.
 
     The bound of an owned or paused partition is known if the pipeline has begun it.
     """
     if resolved.request.run_key is None:
         return {}
-    waits: dict[BrokerPartition, int | None] = dict.fromkeys(
+    waits: dict[TopicPartition, int | None] = dict.fromkeys(
         (*snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     )
-    begun: Mapping[BrokerPartition, int] = {}
+    begun: Mapping[TopicPartition, int] = {}
     if last:
         begun = last.loaded_until
-    for log, offsets in snapshot.left_out.items():
-        if log in begun:
-            waits[log] = _bound_of(log, resolved.request.bounds.until, offsets, resolved)
+    for partition, offsets in snapshot.left_out.items():
+        if partition in begun:
+            waits[partition] = _bound_of(
+                partition, resolved.request.bounds.until, offsets, resolved
+            )
     return waits
 
 
-def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
+def loaded_beyond(snapshot: Snapshot) -> dict[TopicPartition, int]:
     """Return the number of offsets that are loaded beyond the bound of a run without a plan."""
     last = snapshot.ledger.newest
     resolved = snapshot.request
@@ -294,15 +298,15 @@ def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
         return {}
     beyond = {}
     stops = plan_request(resolved, last, snapshot).stops or {}
-    for log, stop in stops.items():
-        if last.loaded_until.get(log, 0) > stop:
-            beyond[log] = last.loaded_until[log] - stop
+    for partition, stop in stops.items():
+        if last.loaded_until.get(partition, 0) > stop:
+            beyond[partition] = last.loaded_until[partition] - stop
     return beyond
 
 
 def up_to_bound(
-    lags: Mapping[BrokerPartition, int], plan: Plan, snapshot: Snapshot
-) -> dict[BrokerPartition, int]:
+    lags: Mapping[TopicPartition, int], plan: Plan, snapshot: Snapshot
+) -> dict[TopicPartition, int]:
     """Return the requested part of these lags after a run's last plan.
 
     With a key all of it is in the plan or in its `key_ends`.
@@ -311,11 +315,11 @@ def up_to_bound(
         return {}
     asking = plan_request(snapshot.request, None, snapshot)
     requested = {}
-    for log, lag in lags.items():
-        loaded_until = plan.loaded_until[log]
-        end = asking.until(log, loaded_until, loaded_until + lag)
+    for partition, lag in lags.items():
+        loaded_until = plan.loaded_until[partition]
+        end = asking.until(partition, loaded_until, loaded_until + lag)
         if end > loaded_until:
-            requested[log] = end - loaded_until
+            requested[partition] = end - loaded_until
     return requested
 
 
@@ -328,21 +332,21 @@ def request_of_replacement(old: Plan) -> PlanRequest:
     if not (old.request.run_key or old.request.bounds.until):
         return NO_REQUEST
     stops = dict(old.loaded_until)
-    waits: dict[BrokerPartition, int | None] = {}
-    for log, end in old.request.unfinished.items():
+    waits: dict[TopicPartition, int | None] = {}
+    for partition, end in old.request.unfinished.items():
         if end is None:
-            waits[log] = None
+            waits[partition] = None
         else:
-            stops[log] = end
+            stops[partition] = end
     return PlanRequest(old.request.run_key, old.request.bounds, stops, waits)
 
 
 def left_of_key(
     asking: PlanRequest,
-    ends: Mapping[BrokerPartition, int],
-    stops: Mapping[BrokerPartition, int],
-    positions: Mapping[BrokerPartition, int],
-) -> dict[BrokerPartition, int | None]:
+    ends: Mapping[TopicPartition, int],
+    stops: Mapping[TopicPartition, int],
+    positions: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int | None]:
     """Return `PlannedRequest.unfinished` of a plan that reads up to `stops`.
 
     With a key these are the partitions that caps end before `ends`, unreadable ones, and those that
@@ -350,21 +354,24 @@ def left_of_key(
     """
     if asking.run_key is None:
         return {}
-    key_ends: dict[BrokerPartition, int | None] = {}
-    for log, waited_end in asking.waits.items():
-        if log not in ends or waited_end is None:
-            key_ends[log] = waited_end
-    for log, stop in (asking.stops or {}).items():
-        if log not in ends and positions.get(log, stop) < stop:
-            key_ends[log] = stop
-    for log, end in ends.items():
-        if stops[log] < end:
-            key_ends[log] = end
+    key_ends: dict[TopicPartition, int | None] = {}
+    for partition, waited_end in asking.waits.items():
+        if partition not in ends or waited_end is None:
+            key_ends[partition] = waited_end
+    for partition, stop in (asking.stops or {}).items():
+        if partition not in ends and positions.get(partition, stop) < stop:
+            key_ends[partition] = stop
+    for partition, end in ends.items():
+        if stops[partition] < end:
+            key_ends[partition] = end
     return key_ends
 
 
 def _bound_of(
-    log: BrokerPartition, until: Bound | None, offsets: PartitionOffsets, resolved: ResolvedRequest
+    partition: TopicPartition,
+    until: Bound | None,
+    offsets: PartitionOffsets,
+    resolved: ResolvedRequest,
 ) -> int:
     """Return the offset of the end bound in a partition; its end without a bound.
 
@@ -374,7 +381,7 @@ def _bound_of(
         return offsets.end_offset
     if until.back is not None:
         return max(offsets.log_start_offset, offsets.end_offset - until.back)
-    found = resolved.untils.get(log)
+    found = resolved.untils.get(partition)
     if found is None:
         return offsets.end_offset
     return min(found, offsets.end_offset)
@@ -676,13 +683,13 @@ def verdict_of(exit_code: int | None, document: Mapping[str, object] | None) -> 
 
 
 def incomplete_partitions(
-    first_at: Mapping[BrokerPartition, int | None],
+    first_at: Mapping[TopicPartition, int | None],
     *,
     until_ms: int,
     now_ms: int,
     grace_s: float,
-    unled: Collection[BrokerPartition] = (),
-) -> tuple[BrokerPartition, ...]:
+    unled: Collection[TopicPartition] = (),
+) -> tuple[TopicPartition, ...]:
     """Return the partitions that are not known to be complete up to `until_ms`.
 
     `first_at`: the first offset of each partition at or after that time; None if there is none, and
@@ -691,7 +698,7 @@ def incomplete_partitions(
     """
     incomplete = set(unled)
     is_grace_over = now_ms >= until_ms + grace_s * 1000
-    for log, offset in first_at.items():
+    for partition, offset in first_at.items():
         if not is_grace_over and (offset is None or now_ms < until_ms):
-            incomplete.add(log)
+            incomplete.add(partition)
     return tuple(in_order(incomplete))

@@ -36,7 +36,7 @@ from etl.decide.partition_owners import owned_error
 from etl.decide.plan import shape_of_rows
 from etl.decide.plan_replacement import (
     losses_to_read_again,
-    lost_with_logs,
+    lost_with_partitions,
     partitions_missing_offsets,
     without_losses,
 )
@@ -52,11 +52,11 @@ from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
-    BrokerPartition,
     Named,
+    TopicPartition,
     drop_keys,
     render_intervals,
-    render_log,
+    render_partition,
 )
 from etl.model.plans import (
     LOST_WITH_LOG,
@@ -83,16 +83,16 @@ from etl.settings.sections import Settings
 
 T = TypeVar("T")
 
-Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
+Stretches = Mapping[TopicPartition, Sequence[tuple[int, int]]]
 """Intervals [from, until) of offsets, per partition."""
-NO_INCARNATIONS: Mapping[BrokerPartition, int] = MappingProxyType({})
+NO_INCARNATIONS: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Move:
     """One partition whose position is set."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     """Its position now."""
     to_offset: int
@@ -116,7 +116,7 @@ class Standing:
     """
 
     state: UpToDate | Replay
-    before: Mapping[BrokerPartition, int]
+    before: Mapping[TopicPartition, int]
 
     @property
     def old(self) -> Plan:
@@ -178,36 +178,36 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     # the stored one skips would be recorded twice, or not at all.
     before = dict(base.loaded_until)
     for gap in stored.losses.read_by_others:
-        before[gap.log] = gap.until_offset
+        before[gap.partition] = gap.until_offset
     return Standing(Replay(stored), before)
 
 
-def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> int:
+def position_now(partition: TopicPartition, stands: Standing, snapshot: Snapshot) -> int:
     """Return the partition's position.
 
     Raises Owned or BrokerUnreachable if it cannot be set now, SettingsError if it was never read.
     """
-    if log in snapshot.owners:
-        raise owned_error({log: snapshot.owners[log]})
-    if log in snapshot.leaderless:
+    if partition in snapshot.owners:
+        raise owned_error({partition: snapshot.owners[partition]})
+    if partition in snapshot.leaderless:
         raise BrokerUnreachable(
-            f"The partition {log.unled}, so its position cannot be set",
-            **log.place,
-            action=log.held_by,
+            f"The partition {partition.unled}, so its position cannot be set",
+            **partition.place,
+            action=partition.held_by,
         )
-    if log not in stands.before:
+    if partition not in stands.before:
         message = "This pipeline has not begun the partition, so it has no position to set"
         raise SettingsError(
             message,
             key="--partition",
-            **log.place,
+            **partition.place,
             action="Set source.new_topics_starting_offsets, or run `etl run CONF` first",
         )
-    return stands.before[log]
+    return stands.before[partition]
 
 
 def moves_to(
-    targets: Mapping[BrokerPartition, int], stands: Standing, snapshot: Snapshot
+    targets: Mapping[TopicPartition, int], stands: Standing, snapshot: Snapshot
 ) -> tuple[Move, ...]:
     """Return the partitions that move, sorted.
 
@@ -215,33 +215,35 @@ def moves_to(
     of an open transaction, and a run's errors for truncated or recreated partitions.
     """
     read_until = {}
-    for log, position in stands.old.loaded_until.items():
-        read_until[log] = min(position, stands.before.get(log, position))
+    for partition, position in stands.old.loaded_until.items():
+        read_until[partition] = min(position, stands.before.get(partition, position))
     reject_recreated_or_truncated(stands.old, snapshot, read_until)
-    moved_by_others: set[BrokerPartition] = set()
+    moved_by_others: set[TopicPartition] = set()
     if isinstance(stands.state, UpToDate):
         moved_by_others = {*stands.state.followed, *stands.state.not_followed}
     moves = []
-    for log, to in sorted(targets.items()):
-        now = position_now(log, stands, snapshot)
-        _reject_outside(log, to, snapshot)
-        reject_misaligned_offset(log, to, snapshot, key="--to")
-        is_stored = isinstance(stands.state, Replay) and stands.old.loaded_until.get(log) != now
-        if to != now or is_stored or log in moved_by_others:
-            moves.append(Move(log, now, to))
+    for partition, to in sorted(targets.items()):
+        now = position_now(partition, stands, snapshot)
+        _reject_outside(partition, to, snapshot)
+        reject_misaligned_offset(partition, to, snapshot, key="--to")
+        is_stored = (
+            isinstance(stands.state, Replay) and stands.old.loaded_until.get(partition) != now
+        )
+        if to != now or is_stored or partition in moved_by_others:
+            moves.append(Move(partition, now, to))
     return tuple(moves)
 
 
-def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
+def _reject_outside(partition: TopicPartition, to: int, snapshot: Snapshot) -> None:
     """Raise if `to` is no offset that a consumer of the partition can continue from."""
-    extent = snapshot.readable[log]
+    extent = snapshot.readable[partition]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
         message = (
             f"Offset {to} is above the last stable offset {extent.end_offset}: a transaction is "
             "open there"
         )
         action = "Run this command again when the transaction has ended"
-        raise NotYetReadable(message, **log.place, offset=to, action=action)
+        raise NotYetReadable(message, **partition.place, offset=to, action=action)
     if not extent.log_start_offset <= to <= extent.end_offset:
         message = (
             f"Offset {to} is not in the log, which has {extent.log_start_offset} to "
@@ -251,19 +253,19 @@ def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
             "Pass another offset: above the end there is nothing to skip yet, and later records "
             "would never be loaded; below the start there are no records"
         )
-        raise SettingsError(message, key="--to", **log.place, action=action)
+        raise SettingsError(message, key="--to", **partition.place, action=action)
 
 
-def intervals_to_look_up(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, int]]:
+def intervals_to_look_up(moves: Iterable[Move]) -> dict[TopicPartition, tuple[int, int]]:
     """Return the offsets that would be read again; the table must hold none of them."""
-    return {move.log: (move.to_offset, move.from_offset) for move in moves if move.comes}
+    return {move.partition: (move.to_offset, move.from_offset) for move in moves if move.comes}
 
 
 def reject_loaded(
     moves: Iterable[Move],
     loaded: Stretches,
-    rows: Mapping[BrokerPartition, int],
-    incarnations: Mapping[BrokerPartition, int] = NO_INCARNATIONS,
+    rows: Mapping[TopicPartition, int],
+    incarnations: Mapping[TopicPartition, int] = NO_INCARNATIONS,
 ) -> None:
     """Raise NeedsDecision if a move goes back over loaded offsets.
 
@@ -272,8 +274,8 @@ def reject_loaded(
     rows, and the backfill that loads the others.
     """
     for move in moves:
-        loaded_until = _loaded_until(move, loaded.get(move.log, ()))
-        count = rows.get(move.log, 0)
+        loaded_until = _loaded_until(move, loaded.get(move.partition, ()))
+        count = rows.get(move.partition, 0)
         if loaded_until is None and not count:
             continue
         if loaded_until is None:
@@ -281,8 +283,8 @@ def reject_loaded(
         else:
             message = f"Offsets before {loaded_until} were loaded into the table already"
         message += f": reading them again from {move.to_offset} would double their rows"
-        incarnation = incarnations.get(move.log, 0)
-        parts: Sequence[tuple[int, int]] | None = loaded.get(move.log, ())
+        incarnation = incarnations.get(move.partition, 0)
+        parts: Sequence[tuple[int, int]] | None = loaded.get(move.partition, ())
         until = loaded_until
         if until is None:
             until = move.from_offset
@@ -290,7 +292,7 @@ def reject_loaded(
         action = _load_otherwise(move, until, parts, incarnation)
         if loaded_until is not None and loaded_until < move.from_offset:
             action += f". From {loaded_until} on nothing was loaded: --to {loaded_until}"
-        raise NeedsDecision(message, **move.log.place, offset=move.to_offset, action=action)
+        raise NeedsDecision(message, **move.partition.place, offset=move.to_offset, action=action)
 
 
 def _load_otherwise(
@@ -321,11 +323,11 @@ def _load_otherwise(
         else:
             sentences.append(
                 f"{name} were never loaded, and a backfill loads them: "
-                f"{backfill_command(move.log, low, high)}"
+                f"{backfill_command(move.partition, low, high)}"
             )
     if replayed:
-        offsets = render_intervals((move.log, low, high) for low, high in replayed)
-        commands = ", ".join(replay_command(move.log, low, high) for low, high in replayed)
+        offsets = render_intervals((move.partition, low, high) for low, high in replayed)
+        commands = ", ".join(replay_command(move.partition, low, high) for low, high in replayed)
         sentences.append(
             f"Only a replay reads such offsets ({offsets}) again, for it replaces their rows: "
             f"{commands}"
@@ -359,7 +361,7 @@ def plan_set(
     Without moves it keeps all positions, and offsets that another client committed are set back.
     """
     old = stands.old
-    set_now = {move.log: move.to_offset for move in moves}
+    set_now = {move.partition: move.to_offset for move in moves}
 
     if isinstance(stands.state, UpToDate):
         positions = {**stands.state.positions, **set_now}
@@ -369,9 +371,9 @@ def plan_set(
 
     # The epoch of the last read record does not identify a partition at another position.
     moved = set(set_now)
-    for log, position in positions.items():
-        if old.loaded_until.get(log) != position:
-            moved.add(log)
+    for partition, position in positions.items():
+        if old.loaded_until.get(partition) != position:
+            moved.add(partition)
 
     if isinstance(stands.state, UpToDate):
         batch_epochs = drop_keys(record_epochs(old, snapshot.ledger.applied), moved)
@@ -392,19 +394,19 @@ def plan_set(
         fingerprints = fingerprints_to_record(old, positions, snapshot)
     leader_epochs = leader_epochs_to_record(old, snapshot, set_now)
     partitions = {}
-    for log, position in positions.items():
-        planned = old.partition(log) or PlannedPartition(position)
+    for partition, position in positions.items():
+        planned = old.partition(partition) or PlannedPartition(position)
         log_start = planned.log_start
-        if log in snapshot.readable:
-            log_start = snapshot.readable[log].log_start_offset
-        partitions[log] = replace(
+        if partition in snapshot.readable:
+            log_start = snapshot.readable[partition].log_start_offset
+        partitions[partition] = replace(
             planned,
             loaded_until=position,
-            expected_commit=seen[log],
+            expected_commit=seen[partition],
             log_start=log_start,
-            leader_epoch=leader_epochs.get(log),
-            record_epochs=batch_epochs.get(log, ()),
-            fingerprint=fingerprints.get(log),
+            leader_epoch=leader_epochs.get(partition),
+            record_epochs=batch_epochs.get(partition, ()),
+            fingerprint=fingerprints.get(partition),
         )
     return replace(
         plan,
@@ -436,11 +438,11 @@ def _request_of(stands: Standing) -> PlannedRequest:
     old = stands.old
     if isinstance(stands.state, UpToDate) or old.request.run_key is None:
         return PlannedRequest()
-    ends = {r.log: old.loaded_until[r.log] for r in old.ranges}
+    ends = {r.partition: old.loaded_until[r.partition] for r in old.ranges}
     return replace(old.request, unfinished={**ends, **old.request.unfinished})
 
 
-def _kept_positions(old: Plan) -> Mapping[BrokerPartition, int]:
+def _kept_positions(old: Plan) -> Mapping[TopicPartition, int]:
     """Return the positions of partitions that are not set, if the stored plan `old` is replaced.
 
     The next plan reads the ranges of the replaced one.
@@ -457,18 +459,20 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> li
     and offsets of its ranges that no partition holds any more.
     """
     old = stands.old
-    set_now = {move.log for move in moves}
+    set_now = {move.partition for move in moves}
     losses = []
     if isinstance(stands.state, UpToDate):
-        for log, offset in sorted(stands.state.followed.items()):
-            if log not in set_now:
-                incarnation = old.incarnations.get(log, 0)
-                loss = Loss(log, old.loaded_until[log], offset, LossReason.MOVED, incarnation)
+        for partition, offset in sorted(stands.state.followed.items()):
+            if partition not in set_now:
+                incarnation = old.incarnations.get(partition, 0)
+                loss = Loss(
+                    partition, old.loaded_until[partition], offset, LossReason.MOVED, incarnation
+                )
                 losses.append(loss)
     else:
         again = losses_to_read_again(old)
         for loss in old.losses.lost:
-            is_replaced = loss.log in set_now and _was_skipped_by(old, loss)
+            is_replaced = loss.partition in set_now and _was_skipped_by(old, loss)
             if loss not in again and not is_replaced:
                 losses.append(loss)
         losses += lost_of_stored(stands, moves, snapshot)
@@ -480,7 +484,7 @@ def lost_of_stored(stands: Standing, moves: Collection[Move], snapshot: Snapshot
     if isinstance(stands.state, UpToDate):
         return []
     missing = partitions_missing_offsets(stands.old, snapshot)
-    return without_losses(lost_with_logs(stands.old, missing), _skipped(moves, stands.old))
+    return without_losses(lost_with_partitions(stands.old, missing), _skipped(moves, stands.old))
 
 
 def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
@@ -488,8 +492,10 @@ def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
     losses = []
     for move in sorted(moves):
         if move.skipped:
-            incarnation = old.incarnations.get(move.log, 0)
-            loss = Loss(move.log, move.from_offset, move.to_offset, LossReason.SKIPPED, incarnation)
+            incarnation = old.incarnations.get(move.partition, 0)
+            loss = Loss(
+                move.partition, move.from_offset, move.to_offset, LossReason.SKIPPED, incarnation
+            )
             losses.append(loss)
     return losses
 
@@ -498,15 +504,15 @@ def _was_skipped_by(old: Plan, loss: Loss) -> bool:
     """True if the stored plan `old` sets positions and this loss is a skip of it."""
     if old.kind is not PlanKind.SET or loss.why in LOST_WITH_LOG:
         return False
-    return loss.incarnation == old.incarnations.get(loss.log, 0)
+    return loss.incarnation == old.incarnations.get(loss.partition, 0)
 
 
 def describe_moves(moves: Iterable[Move]) -> list[str]:
     """Describe the effect of setting the offsets: a sentence per partition."""
     sentences = []
     for move in moves:
-        unit = f"{move.log.unit}s"
-        name = render_log(move.log)
+        unit = f"{move.partition.unit}s"
+        name = render_partition(move.partition)
         if move.skipped:
             sentences.append(
                 f"{name} moves forward from {move.from_offset} to {move.to_offset}: "
@@ -531,28 +537,30 @@ class Changed:
     summary: tuple[str, ...]
 
 
-def paused_logs(
-    logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
-) -> dict[BrokerPartition, Pause]:
-    """Return the paused partitions among `logs`, each with its own pause or that of its topic."""
-    by_name = {(pause.topic, pause.log): pause for pause in pauses}
+def pauses_of_partitions(
+    partitions: Iterable[TopicPartition], pauses: Iterable[Pause]
+) -> dict[TopicPartition, Pause]:
+    """Return the paused partitions among `partitions`, each with its own pause or that of its topic."""
+    by_name = {(pause.topic, pause.partition): pause for pause in pauses}
     if not by_name:
         return {}
     paused = {}
-    for log in logs:
-        pause = by_name.get((log.topic, log)) or by_name.get((log.topic, None))
+    for partition in partitions:
+        pause = by_name.get((partition.topic, partition)) or by_name.get((partition.topic, None))
         if pause:
-            paused[log] = pause
+            paused[partition] = pause
     return paused
 
 
 def leave_paused(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without paused partitions; its field `paused` has them."""
-    paused = paused_logs((*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses)
+    paused = pauses_of_partitions(
+        (*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses
+    )
     changed = {}
-    for log, pause in paused.items():
-        partition = snapshot.partitions[log]
-        changed[log] = replace(partition, availability=Availability.PAUSED, pause=pause)
+    for topic_partition, pause in paused.items():
+        partition = snapshot.partitions[topic_partition]
+        changed[topic_partition] = replace(partition, availability=Availability.PAUSED, pause=pause)
     return snapshot.with_partitions(changed)
 
 
@@ -573,7 +581,7 @@ def standing_without_paused(
 def pausing(
     pauses: Sequence[Pause],
     named: Iterable[Named],
-    known: Collection[BrokerPartition],
+    known: Collection[TopicPartition],
     *,
     reason: str,
     by: str,
@@ -589,18 +597,18 @@ def pausing(
         present = _pause_of(name, all_pauses)
         if present is None:
             reject_unknown(name, known)
-            all_pauses.append(Pause(name.topic, name.log, reason, by, now_ms))
+            all_pauses.append(Pause(name.topic, name.partition, reason, by, now_ms))
             sentences.append(f"{name} is paused: {reason}")
             continue
         as_whole = ""
-        if name.log and present.log is None:
+        if name.partition and present.partition is None:
             as_whole = f", with {name.topic} as a whole"
         sentences.append(f"{name} is paused already{as_whole}: {present.reason}")
     return Changed(tuple(all_pauses), tuple(sentences))
 
 
 def resuming(
-    pauses: Sequence[Pause], named: Iterable[Named], known: Collection[BrokerPartition]
+    pauses: Sequence[Pause], named: Iterable[Named], known: Collection[TopicPartition]
 ) -> Changed:
     """Return the pauses without the named ones; a topic includes its partitions.
 
@@ -614,14 +622,14 @@ def resuming(
         for pause in kept:
             if pause.topic != name.topic:
                 continue
-            if name.log and pause.log is None:
+            if name.partition and pause.partition is None:
                 message = (
                     f"{name.topic} is paused as a whole, so {name} cannot be resumed by itself: "
                     f"{pause.reason}"
                 )
                 action = f"Resume {name.topic}, and pause its partitions that are to stay paused"
                 raise SettingsError(message, key="--partition", action=action)
-            if name.log is None or pause.log == name.log:
+            if name.partition is None or pause.partition == name.partition:
                 removed.append(pause)
         if not removed:
             reject_unknown(name, known)
@@ -637,18 +645,18 @@ def merged(
 ) -> tuple[Pause, ...]:
     """Return our pauses, and those of a predecessor in the inherited topics."""
     all_pauses = [*ours]
-    present = {(pause.topic, pause.log) for pause in ours}
+    present = {(pause.topic, pause.partition) for pause in ours}
     for pause in theirs:
-        if pause.topic in topics and (pause.topic, pause.log) not in present:
+        if pause.topic in topics and (pause.topic, pause.partition) not in present:
             all_pauses.append(pause)
     return tuple(all_pauses)
 
 
-def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
+def reject_unknown(named: Named, known: Collection[TopicPartition]) -> None:
     """Raise SettingsError if the name covers no known partition."""
     if named.covers_any(known):
         return
-    if named.log:
+    if named.partition:
         message = f"There is no partition {named} among the topics of the conf"
     else:
         message = f"{named} is no topic of the conf"
@@ -662,8 +670,8 @@ def _pause_of(named: Named, pauses: Iterable[Pause]) -> Pause | None:
     for pause in pauses:
         if pause.topic != named.topic:
             continue
-        if pause.log == named.log:
+        if pause.partition == named.partition:
             return pause
-        if pause.log is None:
+        if pause.partition is None:
             of_topic = pause
     return of_topic

@@ -177,7 +177,7 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
         if plan and is_taken(other, plan):
             shared -= plan.known_topics
         if shared:
-            is_physical = any(log.is_physical for log in partitions)
+            is_physical = any(partition.is_physical for partition in partitions)
             raise _loaded_by(other, min(shared), is_physical=is_physical)
 
 

@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 
 from etl.decide.table_changes import accepted_version
 from etl.errors import EtlError, NeedsDecision, NotOurTable, Owned, SettingsError, TableUnreachable
-from etl.model.partitions import BrokerPartition, render_log
+from etl.model.partitions import TopicPartition, render_partition
 from etl.model.plans import HeldRows, Plan, RowsBefore
 from etl.model.snapshot import CatalogEntry, NamedTable, Snapshot
 from etl.settings.choices import place_of
@@ -726,14 +726,14 @@ def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
 
     rows = []
     for held in _latest((*known, *(table.held or ()))):
-        is_accepted = held.is_accepted or held.log.topic in accepted
+        is_accepted = held.is_accepted or held.partition.topic in accepted
         rows.append(replace(held, is_accepted=is_accepted))
     return RowsBefore(table.id, tuple(sorted(rows)))
 
 
 def _latest(rows: Iterable[HeldRows]) -> Iterable[HeldRows]:
     """Return the last entry of each incarnation of a partition."""
-    return {(held.log, held.incarnation): held for held in rows}.values()
+    return {(held.partition, held.incarnation): held for held in rows}.values()
 
 
 def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
@@ -758,8 +758,8 @@ def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -
 
 
 def incarnations_begun(
-    before: RowsBefore | None, begins: Mapping[BrokerPartition, int], snapshot: Snapshot
-) -> dict[BrokerPartition, int]:
+    before: RowsBefore | None, begins: Mapping[TopicPartition, int], snapshot: Snapshot
+) -> dict[TopicPartition, int]:
     """Return the incarnation in which each partition begins that is read for the first time, where
     it is not the first one.
 
@@ -770,22 +770,24 @@ def incarnations_begun(
     if before is None or table is None or before.table_id != table.id:
         return {}
 
-    incarnations: dict[BrokerPartition, int] = {}
-    duplicates: dict[BrokerPartition, HeldRows] = {}
+    incarnations: dict[TopicPartition, int] = {}
+    duplicates: dict[TopicPartition, HeldRows] = {}
     for held in before.held:  # in order: the last incarnation of a partition comes last
-        if held.log not in begins:
+        if held.partition not in begins:
             continue
-        duplicates.pop(held.log, None)
-        if begins[held.log] < held.until_offset and not held.is_accepted:
-            duplicates[held.log] = held
-        incarnations[held.log] = held.incarnation + held.is_accepted
+        duplicates.pop(held.partition, None)
+        if begins[held.partition] < held.until_offset and not held.is_accepted:
+            duplicates[held.partition] = held
+        incarnations[held.partition] = held.incarnation + held.is_accepted
     if duplicates:
-        starts = {log: begins[log] for log in duplicates}
+        starts = {partition: begins[partition] for partition in duplicates}
         raise unplanned_rows_error(list(duplicates.values()), table.version, starts)
-    return {log: incarnation for log, incarnation in incarnations.items() if incarnation}
+    return {
+        partition: incarnation for partition, incarnation in incarnations.items() if incarnation
+    }
 
 
-def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int, int]]:
+def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[TopicPartition, tuple[int, int]]:
     """Return partitions that the pipeline has not begun, and that the table holds rows of: the last
     incarnation, and one past its last offset.
     """
@@ -794,21 +796,21 @@ def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartitio
     if table is None or before is None or before.table_id != table.id:
         return {}
 
-    begun: Mapping[BrokerPartition, int] = {}
+    begun: Mapping[TopicPartition, int] = {}
     if last:
         begun = last.loaded_until
     found = {}
     for held in before.held:
-        if held.log in begun or held.log not in snapshot.readable or held.is_accepted:
+        if held.partition in begun or held.partition not in snapshot.readable or held.is_accepted:
             continue
-        found[held.log] = (held.incarnation, held.until_offset)
+        found[held.partition] = (held.incarnation, held.until_offset)
     return found
 
 
 def unplanned_rows_error(
     held: Sequence[HeldRows],
     table_version: int,
-    begins: Mapping[BrokerPartition, int] | None = None,
+    begins: Mapping[TopicPartition, int] | None = None,
     *,
     to_add: str = "",
 ) -> NeedsDecision:
@@ -819,22 +821,22 @@ def unplanned_rows_error(
     """
     first = min(held)
     more = ""
-    partitions = {rows.log for rows in held}
+    partitions = {rows.partition for rows in held}
     others = len(partitions) - 1
     if others == 1:
         more = f", and rows of {others:,} more partition"
     elif others:
         more = f", and rows of {others:,} more partitions"
     message = (
-        f"The table holds {first.rows:,} rows of {render_log(first.log)} that no plan of this "
+        f"The table holds {first.rows:,} rows of {render_partition(first.partition)} that no plan of this "
         f"pipeline loaded, from offset {first.from_offset} to {first.until_offset - 1}{more}"
     )
     if begins is not None:
-        start = begins[first.log]
+        start = begins[first.partition]
         message += f": a plan that begins at offset {start} would load them a second time"
     return NeedsDecision(
         message,
-        **first.log.place,
+        **first.partition.place,
         first_offset=first.from_offset,
         last_offset=first.until_offset - 1,
         table_version=table_version,
@@ -847,7 +849,7 @@ def _possible_decisions(held: HeldRows, table_version: int, to_add: str) -> str:
         "Check which writer made them (DESCRIBE HISTORY), and that it is stopped. Then (1) set "
         "another table.path"
     ]
-    if not held.log.is_physical:
+    if not held.partition.is_physical:
         options.append("(2) continue after them with `etl ledger restore CONF --reason ...`")
     number = len(options) + 1
     options.append(
@@ -870,10 +872,10 @@ def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
         kept = last.table.rows_before.held
     else:
         kept = ()
-    topics = {held.log.topic for held in table.held or ()}
+    topics = {held.partition.topic for held in table.held or ()}
     for held in kept:
-        if last is None or held.log not in last.loaded_until:
-            topics.add(held.log.topic)
+        if last is None or held.partition not in last.loaded_until:
+            topics.add(held.partition.topic)
     return tuple(sorted(topics))
 
 

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from etl.errors import NotOurTable, SettingsError
 from etl.ledger.topic_filters import NotTranslated, java_pattern
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Codec, FileOptions, Plan
 from etl.model.security import SecretRef
 from etl.model.snapshot import Snapshot, Table
@@ -564,7 +564,7 @@ _OF_UTC = frozenset(
         "Etc/GMT",
     )
 )
-_Offsets = tuple[BrokerPartition, int, int]
+_Offsets = tuple[TopicPartition, int, int]
 """Partition and its offsets [from, until)."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 
@@ -683,7 +683,7 @@ def _loaded_last(plan: Plan, loaded: Sequence[Plan]) -> list[Plan]:
 
     A replay replaces the rows of earlier plans.
     """
-    left = [(span.log, span.from_offset, span.until_offset) for span in plan.ranges]
+    left = [(span.partition, span.from_offset, span.until_offset) for span in plan.ranges]
     found: list[Plan] = []
     for earlier in reversed(loaded):
         rest = _without(left, earlier)
@@ -697,15 +697,15 @@ def _without(left: list[_Offsets], plan: Plan) -> list[_Offsets]:
     """Return these offsets without those that the plan loaded."""
     for loaded in plan.ranges:
         rest: list[_Offsets] = []
-        for log, start, until in left:
+        for partition, start, until in left:
             is_apart = until <= loaded.from_offset or loaded.until_offset <= start
-            if log != loaded.log or is_apart:
-                rest.append((log, start, until))
+            if partition != loaded.partition or is_apart:
+                rest.append((partition, start, until))
                 continue
             if start < loaded.from_offset:
-                rest.append((log, start, loaded.from_offset))
+                rest.append((partition, start, loaded.from_offset))
             if loaded.until_offset < until:
-                rest.append((log, loaded.until_offset, until))
+                rest.append((partition, loaded.until_offset, until))
         left = rest
     return left
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from etl.model.partitions import BrokerPartition, PartitionOffsets
+from etl.model.partitions import PartitionOffsets, TopicPartition
 from etl.model.plans import OffsetRange
 
-Boundaries = Mapping[BrokerPartition, Sequence[int]]
+Boundaries = Mapping[TopicPartition, Sequence[int]]
 """Offsets at which partitions of Jafka may be split, ascending. A Jafka partition that is missing
 here may not be split at all.
 """
@@ -29,38 +29,38 @@ NONE_KNOWN: Boundaries = MappingProxyType({})
 
 
 def boundaries_of(
-    extents: Mapping[BrokerPartition, PartitionOffsets],
-) -> dict[BrokerPartition, tuple[int, ...]]:
+    extents: Mapping[TopicPartition, PartitionOffsets],
+) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the boundaries that brokers reported."""
     boundaries = {}
-    for log, extent in extents.items():
+    for partition, extent in extents.items():
         if extent.boundaries is not None:
-            boundaries[log] = extent.boundaries
+            boundaries[partition] = extent.boundaries
     return boundaries
 
 
 def ends_between(
-    log: BrokerPartition, start: int, end: int, known: Boundaries
+    partition: TopicPartition, start: int, end: int, known: Boundaries
 ) -> Sequence[int] | None:
     """Return the possible ends of a range from `start` to `end`, ascending.
 
     They are `end` and the boundaries before it; None if the range may end at any offset.
     """
-    if not log.is_physical:
+    if not partition.is_physical:
         return None
-    bounds = known.get(log, ())
+    bounds = known.get(partition, ())
     ends = list(bounds[bisect_right(bounds, start) : bisect_left(bounds, end)])
     if start < end:
         ends.append(end)
     return ends
 
 
-def end_at_or_above(log: BrokerPartition, offset: int, known: Boundaries) -> int:
+def end_at_or_above(partition: TopicPartition, offset: int, known: Boundaries) -> int:
     """Return the first possible end of a range at or above `offset`.
 
     The offset itself if no boundary is above it.
     """
-    bounds = known.get(log, ())
+    bounds = known.get(partition, ())
     index = bisect_left(bounds, offset)
     if index == len(bounds):
         return offset
@@ -89,7 +89,7 @@ LEAST_BYTES_PER_OFFSET = 2.0**-20
 
 def split_ranges(
     wholes: Iterable[OffsetRange],
-    bytes_per_offset: Mapping[BrokerPartition, float],
+    bytes_per_offset: Mapping[TopicPartition, float],
     target_bytes: int,
     parallelism: int | None,
     boundaries: Boundaries = NONE_KNOWN,
@@ -114,7 +114,7 @@ def split_ranges(
 
 def split_range(
     whole: OffsetRange,
-    bytes_per_offset: Mapping[BrokerPartition, float],
+    bytes_per_offset: Mapping[TopicPartition, float],
     target_bytes: int,
     most_bytes: float = math.inf,
     boundaries: Boundaries = NONE_KNOWN,
@@ -123,17 +123,17 @@ def split_range(
 
     Pieces are larger where the partition may not be split. Nothing for an empty range.
     """
-    cost = whole.size * cost_of(whole.log, bytes_per_offset)
+    cost = whole.size * cost_of(whole.partition, bytes_per_offset)
     pieces = max(1, round(cost / target_bytes), _pieces_of_at_most(cost, most_bytes))
     return _even_pieces(whole, min(whole.size, pieces), boundaries)
 
 
 def pack_tasks(
     ranges: Sequence[OffsetRange],
-    bytes_per_offset: Mapping[BrokerPartition, float],
+    bytes_per_offset: Mapping[TopicPartition, float],
     target_bytes: int,
     parallelism: int,
-    first: Collection[BrokerPartition] = (),
+    first: Collection[TopicPartition] = (),
 ) -> tuple[tuple[int, ...], ...]:
     """Return indices of `ranges` packed into tasks: one leader per task, about `target_bytes` each.
 
@@ -142,7 +142,7 @@ def pack_tasks(
     `LEAST_TASK_BYTES` are read by one task, one leader after the other. Tasks start in their order:
     first those with a range of the partitions in `first`, and those ranges first in them.
     """
-    costs = [r.size * cost_of(r.log, bytes_per_offset) for r in ranges]
+    costs = [r.size * cost_of(r.partition, bytes_per_offset) for r in ranges]
     even_part = sum(costs) / max(1, parallelism)
     by_leader: dict[int | None, list[int]] = {}
     for i, r in enumerate(ranges):
@@ -154,7 +154,7 @@ def pack_tasks(
     for _, indices in sorted(by_leader.items(), key=str):
         of_leaders.extend(_tasks_of_leader(indices, costs, target_bytes, even_part))
 
-    late = [r.log not in first for r in ranges]
+    late = [r.partition not in first for r in ranges]
     tasks = []
     for task in _merge_small(of_leaders, costs, parallelism):
         tasks.append(tuple(sorted(task, key=lambda i: (late[i], i))))
@@ -200,7 +200,7 @@ def _even_pieces(whole: OffsetRange, pieces: int, boundaries: Boundaries) -> Ite
     cuts: list[int] = []
     if size:
         cuts = [start + size * i // pieces for i in range(pieces + 1)]
-    ends = ends_between(whole.log, start, whole.until_offset, boundaries)
+    ends = ends_between(whole.partition, start, whole.until_offset, boundaries)
     if ends:
         cuts = [start, *nearest(cuts[1:], ends)]
     for piece_from, piece_until in zip(cuts, cuts[1:]):
@@ -268,17 +268,17 @@ def _cost(task: Iterable[int], costs: Sequence[float]) -> float:
 
 
 def bytes_of(
-    ranges: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float]
+    ranges: Iterable[OffsetRange], bytes_per_offset: Mapping[TopicPartition, float]
 ) -> float:
     """Return the bytes to read, by the sizes that brokers report of their logs."""
-    return sum(r.size * cost_of(r.log, bytes_per_offset) for r in ranges)
+    return sum(r.size * cost_of(r.partition, bytes_per_offset) for r in ranges)
 
 
-def cost_of(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
+def cost_of(partition: TopicPartition, bytes_per_offset: Mapping[TopicPartition, float]) -> float:
     """Return the average bytes per offset; on Jafka an offset is a byte."""
-    if log.is_physical:
+    if partition.is_physical:
         return 1.0
-    return max(bytes_per_offset.get(log, ASSUMED_BYTES_PER_OFFSET), LEAST_BYTES_PER_OFFSET)
+    return max(bytes_per_offset.get(partition, ASSUMED_BYTES_PER_OFFSET), LEAST_BYTES_PER_OFFSET)
 
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import CommitResult, Plan
 from etl.run.open_services import open_services
 from etl.run.service_interfaces import Services
@@ -73,10 +73,10 @@ class Dying:
         self._end_once()
 
     def _half_commit(
-        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
-    ) -> Mapping[BrokerPartition, Committed]:
+        self, plan: Plan, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Committed]:
         """Stop between two requests of a commit."""
-        wanted = sorted(plan.offsets_to_move if logs is None else logs)
+        wanted = sorted(plan.offsets_to_move if partitions is None else partitions)
         half = len(wanted) // 2
         moved = self._world.commit(plan, wanted[:half])
         self._end_once()

@@ -16,7 +16,7 @@ from etl.io.zookeeper.broker_registrations import (
     read_physical_cluster,
 )
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import Broker, BrokerPartition
+from etl.model.partitions import Broker, TopicPartition
 from etl.model.security import OPEN, Security
 
 CONNECT_WITHIN_S = 10.0
@@ -39,7 +39,7 @@ def registered_cluster(
     physical: bool,
     timeout_s: float,
     generation: str | None = None,
-    known: Iterable[BrokerPartition] = (),
+    known: Iterable[TopicPartition] = (),
     connect_timeout_s: float = CONNECT_WITHIN_S,
     security: Security = OPEN,
 ) -> Cluster:

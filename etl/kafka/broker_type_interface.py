@@ -35,7 +35,7 @@ from etl.kafka.request_values import (
     SupportedMembership,
     Synced,
 )
-from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.partitions import Isolation, OpenTransaction, Retention, TopicPartition
 
 Answer = TypeVar("Answer")
 
@@ -123,7 +123,7 @@ class GroupRequests:
         self,
         identity: MemberIdentity,
         strategy: str,
-        assigned: Mapping[str, Iterable[BrokerPartition]],
+        assigned: Mapping[str, Iterable[TopicPartition]],
     ) -> Request[Synced]:
         """Request the assignment of this member; the leader sends all, by member id."""
         self._cannot("have group members")
@@ -142,7 +142,7 @@ class GroupRequests:
 
     def commit_offsets(
         self, commit: OffsetsCommit, *, in_zookeeper: bool = False
-    ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
+    ) -> Request[dict[TopicPartition, BrokerRefusal | None]]:
         """Commit the next offsets of a group.
 
         Its coordinator stores them, or with `in_zookeeper` any broker writes them to ZooKeeper, as
@@ -205,10 +205,10 @@ class BrokerProtocol(Protocol):
 
     def list_offsets(
         self,
-        times: Mapping[BrokerPartition, int],
+        times: Mapping[TopicPartition, int],
         isolation: Isolation,
-        epochs: Mapping[BrokerPartition, int | None],
-    ) -> Request[dict[BrokerPartition, ListedOffset]]:
+        epochs: Mapping[TopicPartition, int | None],
+    ) -> Request[dict[TopicPartition, ListedOffset]]:
         """Request an offset of each partition.
 
         `times` holds LATEST, EARLIEST, or milliseconds since 1970 for the first record at or after
@@ -238,7 +238,7 @@ class BrokerProtocol(Protocol):
         return None
 
     def offsets_before(
-        self, log: BrokerPartition, time_ms: int, most: int
+        self, partition: TopicPartition, time_ms: int, most: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         """Request up to `most` offsets of one partition, newest first.
 
@@ -254,9 +254,9 @@ class BrokerProtocol(Protocol):
 
     def max_timestamps(
         self,
-        logs: Collection[BrokerPartition],
-        epochs: Mapping[BrokerPartition, int | None],
-    ) -> Request[dict[BrokerPartition, ListedOffset]]:
+        partitions: Collection[TopicPartition],
+        epochs: Mapping[TopicPartition, int | None],
+    ) -> Request[dict[TopicPartition, ListedOffset]]:
         """Request the largest timestamp of each partition, and the offset of a record with it.
 
         The timestamp is None if no record has one.
@@ -264,7 +264,7 @@ class BrokerProtocol(Protocol):
         self._cannot("report the largest timestamp of a partition")
 
     def segment_start_before(
-        self, log: BrokerPartition, time_ms: int
+        self, partition: TopicPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         """Request the start of the newest segment written up to that time, by the broker's clock.
 
@@ -283,12 +283,14 @@ class BrokerProtocol(Protocol):
         return False
 
     def epoch_ends(
-        self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
+        self, epochs: Mapping[TopicPartition, int], current: Mapping[TopicPartition, int | None]
     ) -> Request[EpochEndsResponse]:
         """Request the ends of leader epochs; `current`: known leader epochs."""
         self._cannot("report the end of a leader epoch")
 
-    def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
+    def log_sizes(
+        self, partitions: Collection[TopicPartition]
+    ) -> Request[dict[TopicPartition, int]]:
         """Request the bytes of the segments that this broker holds."""
         self._cannot("report the sizes of partitions")
 
@@ -297,8 +299,8 @@ class BrokerProtocol(Protocol):
         self._cannot("report the retention of topics")
 
     def open_transactions(
-        self, logs: Collection[BrokerPartition]
-    ) -> Request[dict[BrokerPartition, OpenTransaction]]:
+        self, partitions: Collection[TopicPartition]
+    ) -> Request[dict[TopicPartition, OpenTransaction]]:
         """Request the earliest open transaction of each partition."""
         self._cannot("report open transactions")
 
@@ -314,7 +316,7 @@ class BrokerProtocol(Protocol):
 
     def append(
         self,
-        log: BrokerPartition,
+        partition: TopicPartition,
         records: bytes | Sequence[tuple[bytes | None, bytes | None]],
         *,
         timestamp_ms: int,

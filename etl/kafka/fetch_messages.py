@@ -36,7 +36,7 @@ from etl.kafka.kafka_python_messages import isolation_level, or_minus_one, or_no
 from etl.kafka.primitives import Reader, Writer
 from etl.kafka.request_values import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
 from etl.kafka.versions import NONE, Api, error_of
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 
 VERSIONS = range(14)
 FIRST_WITH_A_LIMIT = 3
@@ -90,7 +90,7 @@ def encode_fetch(
         raise ValueError("A fetch needs a partition")
     topics: dict[str, list[FetchTarget]] = {}
     for each in in_serving_order(wanted):
-        topics.setdefault(each.log.topic, []).append(each)
+        topics.setdefault(each.partition.topic, []).append(each)
     out = (
         _Request(version)
         .int16(Api.FETCH.key)
@@ -106,9 +106,9 @@ def encode_fetch(
     if version >= 7:
         out.int32(_NO_SESSION[0]).int32(_NO_SESSION[1])
     out.count(len(topics))
-    for topic, logs in topics.items():
-        out.topic(topic, logs[0].topic_id).count(len(logs))
-        for each in logs:
+    for topic, partitions in topics.items():
+        out.topic(topic, partitions[0].topic_id).count(len(partitions))
+        for each in partitions:
             _write_wanted(out, version, each)
         out.tags()
     if version >= 7:
@@ -119,7 +119,7 @@ def encode_fetch(
 
 
 def _write_wanted(out: _Request, version: int, wanted: FetchTarget) -> None:
-    out.int32(wanted.log.partition)
+    out.int32(wanted.partition.partition)
     if version >= 9:
         out.int32(or_minus_one(wanted.leader_epoch))
     out.int64(wanted.offset)
@@ -148,7 +148,7 @@ def parse_fetch(
         error_code = reader.int16()
         reader.int32()
     partitions: list[FetchedPartition] = []
-    without_bytes = {each.log for each in wanted if each.max_bytes <= 0}
+    without_bytes = {each.partition for each in wanted if each.max_bytes <= 0}
     proves_empty = throttle_ms <= 0
     for _ in range(reader.counted("the array of topics", item_bytes=6)):
         reader.place = place
@@ -156,8 +156,8 @@ def parse_fetch(
         for _ in range(reader.counted("the array of partitions", item_bytes=18)):
             reader.place = {**place, "topic": topic}
             fetched = _read_partition(reader, version, topic)
-            log = BrokerPartition(topic, fetched.partition)
-            is_proof = proves_empty and log not in without_bytes
+            partition = TopicPartition(topic, fetched.partition)
+            is_proof = proves_empty and partition not in without_bytes
             partitions.append(replace(fetched, proves_empty=is_proof))
             # Without a limit of the whole response no partition uses up the bytes of another.
             proves_empty = proves_empty and (
@@ -244,7 +244,7 @@ class _Response(Reader):
         if version >= FIRST_WITH_TOPIC_IDS:
             for each in wanted:
                 if each.topic_id is not None:
-                    self._names[UUID(each.topic_id)] = each.log.topic
+                    self._names[UUID(each.topic_id)] = each.partition.topic
 
     def counted(self, field: str, *, item_bytes: int) -> int:
         if self._version < _FIRST_COMPACT:
@@ -331,24 +331,26 @@ def encode_records(
     return bytes(builder.buffer())
 
 
-def produce_fields(log: BrokerPartition, record_batch: bytes, timeout_ms: int) -> dict[str, Any]:
+def produce_fields(
+    partition: TopicPartition, record_batch: bytes, timeout_ms: int
+) -> dict[str, Any]:
     wanted = ProduceRequest.TopicProduceData
-    partitions = [wanted.PartitionProduceData(index=log.partition, records=record_batch)]
+    partitions = [wanted.PartitionProduceData(index=partition.partition, records=record_batch)]
     return {
         "transactional_id": None,
         "acks": -1,
         "timeout_ms": timeout_ms,
-        "topic_data": [wanted(name=log.topic, partition_data=partitions)],
+        "topic_data": [wanted(name=partition.topic, partition_data=partitions)],
     }
 
 
-def parse_produce(response: Any) -> dict[BrokerPartition, int | BrokerRefusal]:
+def parse_produce(response: Any) -> dict[TopicPartition, int | BrokerRefusal]:
     """Return the offset of the first appended record of each partition, or the error."""
-    offsets: dict[BrokerPartition, int | BrokerRefusal] = {}
+    offsets: dict[TopicPartition, int | BrokerRefusal] = {}
     for topic in response.responses:
         for each in topic.partition_responses:
-            log = BrokerPartition(topic.name, each.index)
-            offsets[log] = _first_offset(each.error_code, or_none(each.base_offset))
+            partition = TopicPartition(topic.name, each.index)
+            offsets[partition] = _first_offset(each.error_code, or_none(each.base_offset))
     return offsets
 
 

@@ -49,7 +49,7 @@ from etl.kafka.request_values import (
     is_of_instance,
 )
 from etl.kafka.versions import Api, error_of
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 _NEWEST = 3
 _WITH_OWNED = 2
@@ -91,17 +91,17 @@ def parse_subscription(content: bytes, **place: Any) -> Subscription:
     )
 
 
-def render_assignment(logs: Iterable[BrokerPartition]) -> bytes:
+def render_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     kind = ConsumerProtocolAssignment.TopicPartition
     assigned = []
-    for topic, numbers in numbers_by_topic(logs).items():
+    for topic, numbers in numbers_by_topic(partitions).items():
         assigned.append(kind(topic=topic, partitions=numbers))
     return bytes(
         ConsumerProtocolAssignment(version=0, assigned_partitions=assigned, user_data=b"").encode()
     )
 
 
-def parse_assignment(content: bytes, **place: Any) -> frozenset[BrokerPartition]:
+def parse_assignment(content: bytes, **place: Any) -> frozenset[TopicPartition]:
     """Parse the assignment of a member. Raises CorruptData.
 
     Empty if the leader assigned nothing, or did not know the member.
@@ -124,14 +124,14 @@ def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) ->
         raise CorruptData(f"{field} cannot be read: {error}", action=_CHECK, **place) from None
 
 
-def _logs(topics: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
-    logs: set[BrokerPartition] = set()
+def _logs(topics: Iterable[Any], place: Mapping[str, Any]) -> frozenset[TopicPartition]:
+    partitions: set[TopicPartition] = set()
     for topic in topics:
         for partition in topic.partitions:
             if partition < 0:
                 raise CorruptData("A partition of a member is negative", action=_CHECK, **place)
-            logs.add(BrokerPartition(topic.topic, partition))
-    return frozenset(logs)
+            partitions.add(TopicPartition(topic.topic, partition))
+    return frozenset(partitions)
 
 
 CONSUMERS = "consumer"
@@ -197,7 +197,7 @@ def _is_former_id(leader: str, member_id: str, instance_id: str | None) -> bool:
 
 
 def sync_fields(
-    identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]]
+    identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[TopicPartition]]
 ) -> dict[str, Any]:
     """Return the fields of SyncGroup.
 
@@ -205,8 +205,8 @@ def sync_fields(
     """
     kind = SyncGroupRequest.SyncGroupRequestAssignment
     assignments = []
-    for member, logs in assigned.items():
-        assignments.append(kind(member_id=member, assignment=render_assignment(logs)))
+    for member, partitions in assigned.items():
+        assignments.append(kind(member_id=member, assignment=render_assignment(partitions)))
     return {
         **_identity(identity),
         "protocol_type": CONSUMERS,
@@ -326,23 +326,23 @@ def parse_consumer_group(response: Any, group: str, **place: Any) -> MembersResp
         return MembersResponse(None, {})
 
     has_assignments = described.group_state in _ASSIGNED_STATES
-    members: dict[str, frozenset[BrokerPartition] | None] = {}
+    members: dict[str, frozenset[TopicPartition] | None] = {}
     for member in described.members:
-        logs = None
+        partitions = None
         if has_assignments:
-            logs = _logs_of(member, {"group": group, **place})
-        members[member_label(member)] = logs
+            partitions = _partitions_of(member, {"group": group, **place})
+        members[member_label(member)] = partitions
     return MembersResponse(error_of(described.error_code), members)
 
 
-def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
+def _partitions_of(member: Any, place: Mapping[str, Any]) -> frozenset[TopicPartition]:
     topics = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
-    logs: set[BrokerPartition] = set()
+    partitions: set[TopicPartition] = set()
     for topic in topics:
         _reject_negative(topic.partitions, place)
         for partition in topic.partitions:
-            logs.add(BrokerPartition(topic.topic_name, partition))
-    return frozenset(logs)
+            partitions.add(TopicPartition(topic.topic_name, partition))
+    return frozenset(partitions)
 
 
 def _assigned(topics: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozenset[int]]:

@@ -54,7 +54,7 @@ from etl.kafka.request_values import (
     FetchTarget,
     ListedOffset,
 )
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
@@ -168,8 +168,8 @@ def _write_target(out: Writer, wanted: FetchTarget) -> Writer:
     if wanted.max_bytes < 0:
         raise ValueError(f"A fetch of {wanted.max_bytes} bytes cannot be requested")
     return (
-        out.string16(wanted.log.topic)
-        .int32(wanted.log.partition)
+        out.string16(wanted.partition.topic)
+        .int32(wanted.partition.partition)
         .int64(wanted.offset)
         .int32(wanted.max_bytes)
     )
@@ -177,7 +177,9 @@ def _write_target(out: Writer, wanted: FetchTarget) -> Writer:
 
 def parse_fetch(wanted: FetchTarget, answer: memoryview, **place: Any) -> FetchAnswer:
     """Parse the response to `encode_fetch`, after its size. Raises CorruptData."""
-    return FetchAnswer(0, None, (_read_part(Reader(answer, **place, **wanted.log.place), wanted),))
+    return FetchAnswer(
+        0, None, (_read_part(Reader(answer, **place, **wanted.partition.place), wanted),)
+    )
 
 
 def parse_multifetch(
@@ -193,7 +195,7 @@ def parse_multifetch(
     partitions: list[FetchedPartition] = []
     if refusal is None:
         for target in wanted:
-            reader.place = {**place, **target.log.place}
+            reader.place = {**place, **target.partition.place}
             part = reader.span(reader.int32(), "a part of the answer")
             partitions.append(_read_part(Reader(part, **reader.place), target))
     if reader.left:
@@ -224,8 +226,8 @@ def _fetched(
     wanted: FetchTarget, *, code: int, records: memoryview, proves_empty: bool
 ) -> FetchedPartition:
     return FetchedPartition(
-        topic=wanted.log.topic,
-        partition=wanted.log.partition,
+        topic=wanted.partition.topic,
+        partition=wanted.partition.partition,
         refusal=error_of(code),
         high_watermark=None,
         last_stable_offset=None,
@@ -234,7 +236,7 @@ def _fetched(
         records=records,
         proves_empty=proves_empty,
         layout=EntryLayout.PHYSICAL,
-        broker_id=wanted.log.broker_id,
+        broker_id=wanted.partition.broker_id,
     )
 
 
@@ -246,7 +248,7 @@ It allocates no memory by this number.
 """
 
 
-def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes:
+def encode_offsets(partition: TopicPartition, time: int, *, most: int = ALL) -> bytes:
     """Encode one framed request.
 
     `time` is LATEST (the flushed end, then the starts of the segments) or EARLIEST (the start of
@@ -260,7 +262,7 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
                 "Use the first or the last offset. "
                 "Records of Jafka and Kafka 0.7 have no timestamps"
             ),
-            **log.place,
+            **partition.place,
         )
     if most < 1:
         raise ValueError(
@@ -270,8 +272,8 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
     return (
         Writer()
         .int16(OFFSETS)
-        .string16(log.topic)
-        .int32(log.partition)
+        .string16(partition.topic)
+        .int32(partition.partition)
         .int64(time)
         .int32(most)
         .framed()
@@ -279,13 +281,13 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
 
 
 def parse_offsets(
-    log: BrokerPartition, answer: memoryview, **place: Any
+    partition: TopicPartition, answer: memoryview, **place: Any
 ) -> tuple[int, ...] | BrokerRefusal:
     """Parse the response to one request, after its size.
 
     Returns at least one offset, newest first. Raises CorruptData.
     """
-    reader = Reader(answer, **place, **log.place)
+    reader = Reader(answer, **place, **partition.place)
     refusal = error_of(reader.int16())
     if refusal is not None:
         return refusal
@@ -299,16 +301,18 @@ def parse_offsets(
     return tuple(dict.fromkeys(found)) or (0,)
 
 
-def read_listed(log: BrokerPartition, time: int, answer: memoryview, **place: Any) -> ListedOffset:
+def read_listed(
+    partition: TopicPartition, time: int, answer: memoryview, **place: Any
+) -> ListedOffset:
     """Parse the same response into the value of all broker types."""
-    found = parse_offsets(log, answer, **place)
+    found = parse_offsets(partition, answer, **place)
     if isinstance(found, BrokerRefusal):
-        return ListedOffset(log, found, None, None, None)
+        return ListedOffset(partition, found, None, None, None)
 
     boundaries = None
     if time == LATEST:
         boundaries = tuple(reversed(found))
-    return ListedOffset(log, None, found[0], None, None, boundaries)
+    return ListedOffset(partition, None, found[0], None, None, boundaries)
 
 
 PRODUCE = 0
@@ -341,13 +345,13 @@ def _encode_message(key: bytes | None, value: bytes | None) -> bytes:
     return _MESSAGE.pack(_MESSAGE.size - 4 + len(value), _MAGIC, 0, zlib.crc32(value)) + value
 
 
-def encode_produce(log: BrokerPartition, messages: bytes) -> bytes:
+def encode_produce(partition: TopicPartition, messages: bytes) -> bytes:
     """Encode one framed request, which has no response."""
     return (
         Writer()
         .int16(PRODUCE)
-        .string16(log.topic)
-        .int32(log.partition)
+        .string16(partition.topic)
+        .int32(partition.partition)
         .int32(len(messages))
         .raw(messages)
         .framed()
@@ -437,22 +441,22 @@ class JafkaProtocol(BrokerProtocol):
 
     def list_offsets(
         self,
-        times: Mapping[BrokerPartition, int],
+        times: Mapping[TopicPartition, int],
         isolation: Isolation,
-        epochs: Mapping[BrokerPartition, int | None],
-    ) -> Request[dict[BrokerPartition, ListedOffset]]:
+        epochs: Mapping[TopicPartition, int | None],
+    ) -> Request[dict[TopicPartition, ListedOffset]]:
         requested = dict(times)
-        frames = b"".join(encode_offsets(log, time) for log, time in requested.items())
+        frames = b"".join(encode_offsets(partition, time) for partition, time in requested.items())
 
-        def read(answer: memoryview) -> Reply[dict[BrokerPartition, ListedOffset]]:
+        def read(answer: memoryview) -> Reply[dict[TopicPartition, ListedOffset]]:
             reader = Reader(answer, broker=self._address)
-            listed: dict[BrokerPartition, ListedOffset] = {}
-            for log, time in requested.items():
+            listed: dict[TopicPartition, ListedOffset] = {}
+            for partition, time in requested.items():
                 # With one response its size is already consumed.
                 part = answer
                 if len(requested) > 1:
                     part = reader.span(reader.int32(), "an answer")
-                listed[log] = read_listed(log, time, part, broker=self._address)
+                listed[partition] = read_listed(partition, time, part, broker=self._address)
             return Reply(listed)
 
         return Request(
@@ -463,12 +467,12 @@ class JafkaProtocol(BrokerProtocol):
         )
 
     def offsets_before(
-        self, log: BrokerPartition, time_ms: int, most: int
+        self, partition: TopicPartition, time_ms: int, most: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
-        frame = encode_offsets(log, time_ms, most=most)
+        frame = encode_offsets(partition, time_ms, most=most)
 
         def read(answer: memoryview) -> Reply[tuple[int, ...] | BrokerRefusal]:
-            return Reply(parse_offsets(log, answer, broker=self._address))
+            return Reply(parse_offsets(partition, answer, broker=self._address))
 
         return Request(lambda number: frame, read, check_if_truncated=_CHECK_IF_CLOSED)
 
@@ -486,7 +490,7 @@ class JafkaProtocol(BrokerProtocol):
             fetched = {(each.topic, each.partition): each for each in found.partitions}
             parts = []
             for target in fetch.wanted:
-                part = fetched.get((target.log.topic, target.log.partition))
+                part = fetched.get((target.partition.topic, target.partition.partition))
                 parts.append(part or empty_part(target))
             return Reply(FetchAnswer(0, None, tuple(parts)))
 
@@ -498,7 +502,7 @@ class JafkaProtocol(BrokerProtocol):
 
     def append(
         self,
-        log: BrokerPartition,
+        partition: TopicPartition,
         records: bytes | Sequence[tuple[bytes | None, bytes | None]],
         *,
         timestamp_ms: int,
@@ -508,10 +512,10 @@ class JafkaProtocol(BrokerProtocol):
             messages = records
         else:
             messages = encode_messages(records)
-        frames = encode_produce(log, messages) + encode_offsets(log, LATEST, most=1)
+        frames = encode_produce(partition, messages) + encode_offsets(partition, LATEST, most=1)
 
         def read(answer: memoryview) -> Reply[int | BrokerRefusal | None]:
-            return Reply(read_listed(log, LATEST, answer, broker=self._address).refusal)
+            return Reply(read_listed(partition, LATEST, answer, broker=self._address).refusal)
 
         return Request(
             lambda number: frames,

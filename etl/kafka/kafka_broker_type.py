@@ -47,10 +47,10 @@ from etl.kafka.request_values import (
 from etl.kafka.versions import Api, ApiVersions
 from etl.model.partitions import (
     INTERNAL_TOPICS,
-    BrokerPartition,
     Isolation,
     OpenTransaction,
     Retention,
+    TopicPartition,
 )
 
 Answer = TypeVar("Answer")
@@ -293,10 +293,10 @@ class KafkaProtocol(BrokerProtocol):
 
     def list_offsets(
         self,
-        times: Mapping[BrokerPartition, int],
+        times: Mapping[TopicPartition, int],
         isolation: Isolation,
-        epochs: Mapping[BrokerPartition, int | None],
-    ) -> Request[dict[BrokerPartition, ListedOffset]]:
+        epochs: Mapping[TopicPartition, int | None],
+    ) -> Request[dict[TopicPartition, ListedOffset]]:
         version = self.version_of(Api.LIST_OFFSETS)
         if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
@@ -329,10 +329,10 @@ class KafkaProtocol(BrokerProtocol):
 
     def max_timestamps(
         self,
-        logs: Collection[BrokerPartition],
-        epochs: Mapping[BrokerPartition, int | None],
-    ) -> Request[dict[BrokerPartition, ListedOffset]]:
-        times = dict.fromkeys(logs, kafka_python_messages.MAX_TIMESTAMP)
+        partitions: Collection[TopicPartition],
+        epochs: Mapping[TopicPartition, int | None],
+    ) -> Request[dict[TopicPartition, ListedOffset]]:
+        times = dict.fromkeys(partitions, kafka_python_messages.MAX_TIMESTAMP)
         return self._request_by_partition(
             self.version_of(Api.LIST_OFFSETS, least=_FIRST_WITH_LARGEST_TIMES),
             partial(
@@ -345,11 +345,11 @@ class KafkaProtocol(BrokerProtocol):
         )
 
     def segment_start_before(
-        self, log: BrokerPartition, time_ms: int
+        self, partition: TopicPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         # Version 0, which brokers before 4.0 support, finds segments only.
         fields = kafka_python_messages.list_offsets_fields(
-            {log: time_ms}, Isolation.READ_UNCOMMITTED, {}
+            {partition: time_ms}, Isolation.READ_UNCOMMITTED, {}
         )
         return self.request(
             Api.LIST_OFFSETS,
@@ -359,11 +359,11 @@ class KafkaProtocol(BrokerProtocol):
         )
 
     def offsets_before(
-        self, log: BrokerPartition, time_ms: int, most: int
+        self, partition: TopicPartition, time_ms: int, most: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         # All versions answer this; version 0 finds the segments of a time, later ones a record.
         fields = kafka_python_messages.list_offsets_fields(
-            {log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most
+            {partition: time_ms}, Isolation.READ_UNCOMMITTED, {}, most
         )
         return self.request(
             Api.LIST_OFFSETS,
@@ -408,7 +408,7 @@ class KafkaProtocol(BrokerProtocol):
         return versions.is_supported(Api.OFFSET_FOR_LEADER_EPOCH, self.api_versions)
 
     def epoch_ends(
-        self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
+        self, epochs: Mapping[TopicPartition, int], current: Mapping[TopicPartition, int | None]
     ) -> Request[EpochEndsResponse]:
         return self._request_by_partition(
             self.version_of(Api.OFFSET_FOR_LEADER_EPOCH),
@@ -416,11 +416,13 @@ class KafkaProtocol(BrokerProtocol):
             many_partition_messages.parse_epoch_ends,
         )
 
-    def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
+    def log_sizes(
+        self, partitions: Collection[TopicPartition]
+    ) -> Request[dict[TopicPartition, int]]:
         version = self.version_of(Api.DESCRIBE_LOG_DIRS)
         return self._request_by_partition(
             version,
-            partial(many_partition_messages.encode_log_dirs, logs=logs),
+            partial(many_partition_messages.encode_log_dirs, partitions=partitions),
             many_partition_messages.parse_log_dirs,
         )
 
@@ -432,11 +434,11 @@ class KafkaProtocol(BrokerProtocol):
         )
 
     def open_transactions(
-        self, logs: Collection[BrokerPartition]
-    ) -> Request[dict[BrokerPartition, OpenTransaction]]:
+        self, partitions: Collection[TopicPartition]
+    ) -> Request[dict[TopicPartition, OpenTransaction]]:
         return self.request(
             Api.DESCRIBE_PRODUCERS,
-            kafka_python_messages.producers_fields(logs),
+            kafka_python_messages.producers_fields(partitions),
             kafka_python_messages.parse_open_transactions,
         )
 
@@ -456,7 +458,7 @@ class KafkaProtocol(BrokerProtocol):
 
     def append(
         self,
-        log: BrokerPartition,
+        partition: TopicPartition,
         records: bytes | Sequence[tuple[bytes | None, bytes | None]],
         *,
         timestamp_ms: int,
@@ -469,9 +471,9 @@ class KafkaProtocol(BrokerProtocol):
             encoded = produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
         return self.request(
             Api.PRODUCE,
-            produce.produce_fields(log, encoded, timeout_ms),
+            produce.produce_fields(partition, encoded, timeout_ms),
             lambda response: produce.parse_produce(response).get(
-                log, versions.UNKNOWN_SERVER_ERROR
+                partition, versions.UNKNOWN_SERVER_ERROR
             ),
         )
 

@@ -28,7 +28,7 @@ from etl.kafka.request_values import (
     Synced,
 )
 from etl.kafka.versions import Api, ApiVersions
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 Answer = TypeVar("Answer")
 
@@ -135,7 +135,7 @@ class KafkaGroupRequests(GroupRequests):
         self,
         identity: MemberIdentity,
         strategy: str,
-        assigned: Mapping[str, Iterable[BrokerPartition]],
+        assigned: Mapping[str, Iterable[TopicPartition]],
     ) -> Request[Synced]:
         fields = group_messages.sync_fields(identity, strategy, assigned)
         return self._kafka.request(
@@ -171,7 +171,7 @@ class KafkaGroupRequests(GroupRequests):
 
     def commit_offsets(
         self, commit: OffsetsCommit, *, in_zookeeper: bool = False
-    ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
+    ) -> Request[dict[TopicPartition, BrokerRefusal | None]]:
         bounds = _version_bounds(in_zookeeper, commit.offsets, commit.topic_ids)
         if commit.member and commit.member.instance_id is not None:
             bounds["least"] = many_partition_messages.FIRST_STATIC
@@ -191,7 +191,7 @@ class KafkaGroupRequests(GroupRequests):
             lambda response: many_partition_messages.parse_offset_fetch(
                 response, in_zookeeper=in_zookeeper, question=question
             ),
-            **_version_bounds(in_zookeeper, question.logs, question.topic_ids),
+            **_version_bounds(in_zookeeper, question.partitions, question.topic_ids),
         )
 
 
@@ -201,7 +201,7 @@ def _oldest_version_for(identity: MemberIdentity) -> int:
 
 
 def _version_bounds(
-    in_zookeeper: bool, logs: Iterable[BrokerPartition], topic_ids: Mapping[str, str]
+    in_zookeeper: bool, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str]
 ) -> dict[str, int]:
     """Return the bounds of the versions of OffsetCommit and OffsetFetch.
 
@@ -210,7 +210,7 @@ def _version_bounds(
     """
     if in_zookeeper:
         return {"most": 0}
-    topics = {log.topic for log in logs}
+    topics = {partition.topic for partition in partitions}
     if topics <= topic_ids.keys():
         return {"least": 1}
     return {"least": 1, "most": many_partition_messages.FIRST_BY_ID - 1}

@@ -85,11 +85,11 @@ from etl.kafka.versions import UNKNOWN_TOPIC, Api, ApiVersions, error_of
 from etl.model.partitions import (
     INTERNAL_TOPICS,
     Broker,
-    BrokerPartition,
     Isolation,
     Leader,
     OpenTransaction,
     Retention,
+    TopicPartition,
 )
 
 
@@ -483,7 +483,7 @@ def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
         refusal=error_of(found.error_code),
         topic_id=topic_id,
         is_internal=bool(found.is_internal) or found.name in INTERNAL_TOPICS,
-        partitions=tuple(sorted(partitions, key=lambda each: each.log)),
+        partitions=tuple(sorted(partitions, key=lambda each: each.partition)),
     )
 
 
@@ -495,7 +495,7 @@ def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> P
     if broker is not None:
         leader = Leader(broker, or_none(getattr(found, "leader_epoch", -1)))
     return PartitionMetadata(
-        BrokerPartition(topic, found.partition_index), error_of(found.error_code), leader
+        TopicPartition(topic, found.partition_index), error_of(found.error_code), leader
     )
 
 
@@ -507,9 +507,9 @@ The response has -1 if no record has a timestamp.
 
 
 def list_offsets_fields(
-    times: Mapping[BrokerPartition, int],
+    times: Mapping[TopicPartition, int],
     isolation: Isolation,
-    epochs: Mapping[BrokerPartition, int | None],
+    epochs: Mapping[TopicPartition, int | None],
     most: int = 1,
 ) -> dict[str, Any]:
     """Return the fields of ListOffsets; `many_partition_messages` encodes versions 1 and later.
@@ -519,13 +519,13 @@ def list_offsets_fields(
     """
     topic_type = ListOffsetsRequest.ListOffsetsTopic
     topics = []
-    for topic, logs in by_topic(times).items():
+    for topic, topic_partitions in by_topic(times).items():
         partitions = []
-        for log in logs:
+        for topic_partition in topic_partitions:
             partition = topic_type.ListOffsetsPartition(
-                partition_index=log.partition,
-                timestamp=times[log],
-                current_leader_epoch=or_minus_one(epochs.get(log)),
+                partition_index=topic_partition.partition,
+                timestamp=times[topic_partition],
+                current_leader_epoch=or_minus_one(epochs.get(topic_partition)),
                 max_num_offsets=most,
             )
             partitions.append(partition)
@@ -533,14 +533,16 @@ def list_offsets_fields(
     return {"replica_id": -1, "isolation_level": isolation_level(isolation), "topics": topics}
 
 
-def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
+def parse_list_offsets(response: Any) -> dict[TopicPartition, ListedOffset]:
     """Parse version 0, without times and epochs."""
-    listed: dict[BrokerPartition, ListedOffset] = {}
+    listed: dict[TopicPartition, ListedOffset] = {}
     for topic in response.topics:
         for each in topic.partitions:
-            log = BrokerPartition(topic.name, each.partition_index)
+            partition = TopicPartition(topic.name, each.partition_index)
             offset = next(iter(_offsets(each)), None)
-            listed[log] = ListedOffset(log, error_of(each.error_code), offset, None, None)
+            listed[partition] = ListedOffset(
+                partition, error_of(each.error_code), offset, None, None
+            )
     return listed
 
 
@@ -563,18 +565,18 @@ def _offsets(found: Any) -> tuple[int, ...]:
     return tuple(offset for offset in listed if offset >= 0)
 
 
-def numbers_by_topic(logs: Iterable[BrokerPartition]) -> dict[str, list[int]]:
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Return the numbers of the partitions of each topic, as requests name them."""
     numbers = {}
-    for topic, of_topic in by_topic(logs).items():
-        numbers[topic] = [log.partition for log in of_topic]
+    for topic, of_topic in by_topic(partitions).items():
+        numbers[topic] = [partition.partition for partition in of_topic]
     return numbers
 
 
-def by_topic(logs: Iterable[BrokerPartition]) -> dict[str, list[BrokerPartition]]:
-    topics: dict[str, list[BrokerPartition]] = {}
-    for log in sorted(logs):
-        topics.setdefault(log.topic, []).append(log)
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    topics: dict[str, list[TopicPartition]] = {}
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(partition)
     return topics
 
 
@@ -644,21 +646,21 @@ _YEAR_10000_MS = 253_402_300_800_000
 """Later times have no date."""
 
 
-def producers_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
+def producers_fields(partitions: Collection[TopicPartition]) -> dict[str, Any]:
     """Return the fields of DescribeProducers for the leader of these partitions."""
     wanted = DescribeProducersRequest.TopicRequest
     topics = []
-    for topic, numbers in numbers_by_topic(logs).items():
+    for topic, numbers in numbers_by_topic(partitions).items():
         topics.append(wanted(name=topic, partition_indexes=numbers))
     return {"topics": topics}
 
 
-def parse_open_transactions(response: Any) -> dict[BrokerPartition, OpenTransaction]:
+def parse_open_transactions(response: Any) -> dict[TopicPartition, OpenTransaction]:
     """Return the earliest open transaction of each partition.
 
     Partitions without one, or that this client may not describe, are left out.
     """
-    earliest: dict[BrokerPartition, OpenTransaction] = {}
+    earliest: dict[TopicPartition, OpenTransaction] = {}
     for topic in response.topics:
         for each in topic.partitions:
             started = []
@@ -667,8 +669,8 @@ def parse_open_transactions(response: Any) -> dict[BrokerPartition, OpenTransact
                     started.append((producer.current_txn_start_offset, producer.producer_id))
             if each.error_code == 0 and started:
                 first_offset, producer_id = min(started)
-                log = BrokerPartition(topic.name, each.partition_index)
-                earliest[log] = OpenTransaction(producer_id, first_offset)
+                partition = TopicPartition(topic.name, each.partition_index)
+                earliest[partition] = OpenTransaction(producer_id, first_offset)
     return earliest
 
 
@@ -722,7 +724,7 @@ def parse_describe_groups(response: Any, group: str, **place: Any) -> MembersRes
         return MembersResponse(None, {})
 
     has_assignments = described.protocol_type == _CONSUMERS and described.group_state == _STABLE
-    members: dict[str, frozenset[BrokerPartition] | None] = {}
+    members: dict[str, frozenset[TopicPartition] | None] = {}
     for member in described.members:
         assignment = None
         if has_assignments:
@@ -755,7 +757,7 @@ def member_label(member: Any) -> str:
     return f"{member.member_id} at {member.client_host.lstrip('/')}"
 
 
-def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[BrokerPartition] | None:
+def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[TopicPartition] | None:
     """Return the partitions of one member; None before its first assignment.
 
     All versions of ConsumerProtocolAssignment begin with these fields.
@@ -764,12 +766,12 @@ def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[Broker
         return None
     reader = Reader(memoryview(content), **place)
     reader.int16()
-    logs = set()
+    partitions = set()
     for _ in range(reader.count("the assignment's topics", item_bytes=6)):
         topic = reader.string16("an assigned topic")
         for _ in range(reader.count("the assigned partitions", item_bytes=4)):
             partition = reader.int32()
             if partition < 0:
                 raise reader.corrupt(f"Assigned partition {partition} is negative")
-            logs.add(BrokerPartition(topic, partition))
-    return frozenset(logs)
+            partitions.add(TopicPartition(topic, partition))
+    return frozenset(partitions)

@@ -48,7 +48,7 @@ from etl.kafka.request_values import (
     TopicMetadata,
 )
 from etl.kafka.versions import UNKNOWN_TOPIC, Api, error_of
-from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import INTERNAL_TOPICS, Broker, Isolation, Leader, TopicPartition
 
 Answer = TypeVar("Answer")
 FIRST_LISTED = 1
@@ -80,9 +80,9 @@ class ThrottledAnswer(NamedTuple, Generic[Answer]):
 
 def encode_list_offsets(
     version: int,
-    times: Mapping[BrokerPartition, int],
+    times: Mapping[TopicPartition, int],
     isolation: Isolation,
-    epochs: Mapping[BrokerPartition, int | None],
+    epochs: Mapping[TopicPartition, int | None],
     *,
     correlation_id: int,
     client_id: str,
@@ -99,7 +99,7 @@ def encode_list_offsets(
             request,
             times,
             Struct(">iq"),
-            lambda log: (log.partition, times[log]),
+            lambda partition: (partition.partition, times[partition]),
             is_flexible=False,
         )
     layout = ">iiq" if version < 6 else ">iiqx"
@@ -107,7 +107,11 @@ def encode_list_offsets(
         request,
         times,
         Struct(layout),
-        lambda log: (log.partition, or_minus_one(epochs.get(log)), times[log]),
+        lambda partition: (
+            partition.partition,
+            or_minus_one(epochs.get(partition)),
+            times[partition],
+        ),
         is_flexible=version >= 6,
     )
 
@@ -118,7 +122,7 @@ def parse_offsets(
     *,
     is_last_stable: bool = False,
     **place: Any,
-) -> ThrottledAnswer[dict[BrokerPartition, ListedOffset]]:
+) -> ThrottledAnswer[dict[TopicPartition, ListedOffset]]:
     """Parse the offsets of partitions. Raises CorruptData.
 
     `is_last_stable`: see `ListedOffset`; it holds for all of them.
@@ -126,15 +130,15 @@ def parse_offsets(
     reader, is_flexible = _answer(Api.LIST_OFFSETS, version, answer, place)
     throttled_ms = reader.int32() if version >= 2 else 0
     layout = _OFFSET_AND_EPOCH_ROW if version >= 4 else _OFFSET_ROW
-    found: dict[BrokerPartition, ListedOffset] = {}
+    found: dict[TopicPartition, ListedOffset] = {}
     for topic, rows in _topic_rows(reader, layout, is_flexible, index_at=0):
         for index, code, time_ms, offset, *more in rows:
-            log = BrokerPartition(topic, index)
+            partition = TopicPartition(topic, index)
             epoch = None
             if version >= 4:
                 epoch = or_none(more[0])
-            found[log] = ListedOffset(
-                log,
+            found[partition] = ListedOffset(
+                partition,
                 error_of(code),
                 or_none(offset),
                 or_none(time_ms),
@@ -146,8 +150,8 @@ def parse_offsets(
 
 def encode_epoch_ends(
     version: int,
-    epochs: Mapping[BrokerPartition, int],
-    current: Mapping[BrokerPartition, int | None],
+    epochs: Mapping[TopicPartition, int],
+    current: Mapping[TopicPartition, int | None],
     *,
     correlation_id: int,
     client_id: str,
@@ -164,7 +168,11 @@ def encode_epoch_ends(
         request,
         epochs,
         Struct(layout),
-        lambda log: (log.partition, or_minus_one(current.get(log)), epochs[log]),
+        lambda partition: (
+            partition.partition,
+            or_minus_one(current.get(partition)),
+            epochs[partition],
+        ),
         is_flexible=version >= 4,
     )
 
@@ -178,32 +186,36 @@ def parse_epoch_ends(
     found = EpochEndsResponse()
     for topic, rows in _topic_rows(reader, _EPOCH_END_ROW, is_flexible, index_at=1):
         for code, index, epoch, end, *_ in rows:
-            found[BrokerPartition(topic, index)] = EpochEndResponse(
+            found[TopicPartition(topic, index)] = EpochEndResponse(
                 error_of(code), or_none(epoch), or_none(end)
             )
     return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
 
 def encode_log_dirs(
-    version: int, logs: Collection[BrokerPartition], *, correlation_id: int, client_id: str
+    version: int, partitions: Collection[TopicPartition], *, correlation_id: int, client_id: str
 ) -> bytes:
     """Encode a request for the size of each partition on this broker (KIP-113)."""
     request = _request(Api.DESCRIBE_LOG_DIRS, version, correlation_id, client_id)
     return _finish_request(
-        request, logs, Struct(">i"), lambda log: (log.partition,), is_flexible=version >= 2
+        request,
+        partitions,
+        Struct(">i"),
+        lambda partition: (partition.partition,),
+        is_flexible=version >= 2,
     )
 
 
 def parse_log_dirs(
     version: int, answer: memoryview, **place: Any
-) -> ThrottledAnswer[dict[BrokerPartition, int]]:
+) -> ThrottledAnswer[dict[TopicPartition, int]]:
     """Parse the bytes of the segments of each partition on this broker. Raises CorruptData.
 
     Future replicas, which move to another disk, are left out.
     """
     reader, is_flexible = _answer(Api.DESCRIBE_LOG_DIRS, version, answer, place)
     throttled_ms = reader.int32()
-    found: dict[BrokerPartition, int] = {}
+    found: dict[TopicPartition, int] = {}
     if version >= 3:
         reader.int16()  # the error of the whole request: then there are no folders
     for _ in range(_length(reader, "folders", is_flexible)):
@@ -214,7 +226,7 @@ def parse_log_dirs(
                 continue
             for index, size, _, is_future, *_ in rows:
                 if not is_future:
-                    found[BrokerPartition(topic, index)] = size
+                    found[TopicPartition(topic, index)] = size
         if version >= 4:
             reader.span(16, "the disk's size")
         _tags(reader, is_flexible)
@@ -273,8 +285,8 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
         leader = None
         if broker is not None:
             leader = Leader(broker, or_none(epoch))
-        log = BrokerPartition(name, index)
-        partitions.append(PartitionMetadata(log, error_of(partition_code), leader))
+        partition = TopicPartition(name, index)
+        partitions.append(PartitionMetadata(partition, error_of(partition_code), leader))
     reader.int32()  # authorized operations
     _tags(reader, True)
     return TopicMetadata(
@@ -282,7 +294,7 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
         error_of(code),
         topic_id,
         is_internal or name in INTERNAL_TOPICS,
-        tuple(sorted(partitions, key=attrgetter("log"))),
+        tuple(sorted(partitions, key=attrgetter("partition"))),
     )
 
 
@@ -298,19 +310,19 @@ def _request(api: Api, version: int, correlation_id: int, client_id: str) -> Wri
 
 def _finish_request(
     request: Writer,
-    logs: Collection[BrokerPartition],
+    partitions: Collection[TopicPartition],
     layout: Struct,
-    row: Callable[[BrokerPartition], tuple[int, ...]],
+    row: Callable[[TopicPartition], tuple[int, ...]],
     *,
     is_flexible: bool,
 ) -> bytes:
     """Write the topics array, a row per partition, which is the last field; return the frame."""
-    topics = by_topic(logs)
+    topics = by_topic(partitions)
     _put_length(request, len(topics), is_flexible)
-    for topic, logs_of_topic in topics.items():
+    for topic, partitions_of_topic in topics.items():
         _put_text(request, topic, is_flexible)
-        _put_length(request, len(logs_of_topic), is_flexible)
-        request.raw(b"".join([layout.pack(*row(log)) for log in logs_of_topic]))
+        _put_length(request, len(partitions_of_topic), is_flexible)
+        request.raw(b"".join([layout.pack(*row(partition)) for partition in partitions_of_topic]))
         _put_tags(request, is_flexible)
     _put_tags(request, is_flexible)
     return request.framed()
@@ -456,14 +468,14 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
         instance_id = commit.member.instance_id
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
     topics = []
-    for topic, logs in by_topic(commit.offsets).items():
+    for topic, topic_partitions in by_topic(commit.offsets).items():
         partitions = []
-        for log in logs:
+        for topic_partition in topic_partitions:
             partition = topic_type.OffsetCommitRequestPartition(
-                partition_index=log.partition,
-                committed_offset=commit.offsets[log],
+                partition_index=topic_partition.partition,
+                committed_offset=commit.offsets[topic_partition],
                 committed_metadata=commit.metadata,
-                committed_leader_epoch=or_minus_one(commit.leader_epochs.get(log)),
+                committed_leader_epoch=or_minus_one(commit.leader_epochs.get(topic_partition)),
             )
             partitions.append(partition)
         topic_id = _id_of(topic, commit.topic_ids)
@@ -480,7 +492,7 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
 
 def parse_commit(
     response: Any, commit: OffsetsCommit | None = None
-) -> dict[BrokerPartition, BrokerRefusal | None]:
+) -> dict[TopicPartition, BrokerRefusal | None]:
     """Parse the response to `commit`.
 
     Raises CorruptData for other partitions than requested: a partition without an error would count
@@ -489,11 +501,11 @@ def parse_commit(
     names: dict[UUID, str] = {}
     if commit:
         names = _names_of(commit.topic_ids)
-    refusals: dict[BrokerPartition, BrokerRefusal | None] = {}
+    refusals: dict[TopicPartition, BrokerRefusal | None] = {}
     for topic in response.topics:
         name = _name_of(topic, names)
         for each in topic.partitions:
-            refusals[BrokerPartition(name, each.partition_index)] = error_of(each.error_code)
+            refusals[TopicPartition(name, each.partition_index)] = error_of(each.error_code)
     if commit and refusals.keys() != commit.offsets.keys():
         raise CorruptData(
             "The response to OFFSET_COMMIT has other partitions than requested",
@@ -508,8 +520,8 @@ def offset_fetch_fields(question: OffsetsQuery) -> dict[str, Any]:
     group_type = OffsetFetchRequest.OffsetFetchRequestGroup
     topics = []
     group_topics = []
-    for topic, logs in by_topic(question.logs).items():
-        numbers = [log.partition for log in logs]
+    for topic, partitions in by_topic(question.partitions).items():
+        numbers = [partition.partition for partition in partitions]
         topic_id = _id_of(topic, question.topic_ids)
         topics.append(topic_type(name=topic, partition_indexes=numbers))
         group_topics.append(
@@ -556,13 +568,13 @@ def parse_offset_fetch(
     if question:
         names_by_id = _names_of(question.topic_ids)
     refusal = error_of(group.error_code)
-    offsets: dict[BrokerPartition, CommittedOffset] = {}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in group.topics:
         name = _name_of(topic, names_by_id)
         for partition in topic.partitions:
-            log = BrokerPartition(name, partition.partition_index)
-            offsets[log] = _committed(partition, in_zookeeper)
-    if question and refusal is None and offsets.keys() != set(question.logs):
+            topic_partition = TopicPartition(name, partition.partition_index)
+            offsets[topic_partition] = _committed(partition, in_zookeeper)
+    if question and refusal is None and offsets.keys() != set(question.partitions):
         raise CorruptData(
             "The response to OFFSET_FETCH has other partitions than requested",
             action="Check the broker's log",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from etl.errors import BrokerRefusal
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed).
@@ -27,15 +27,15 @@ _LOGS_NAMED = 5
 _END_OF_TIME = 2**63
 
 
-def reject_wrong_times(times: Mapping[BrokerPartition, int], *, least: int = 0) -> None:
+def reject_wrong_times(times: Mapping[TopicPartition, int], *, least: int = 0) -> None:
     """Reject times with a special meaning in ListOffsets: below 0, or below `least`.
 
     -3 is the record with the largest timestamp (KIP-734), -4 and -5 are of tiered storage. Raises
     ValueError.
     """
-    for log, when in times.items():
+    for partition, when in times.items():
         if not least <= when < _END_OF_TIME:
-            message = f"The target time for partition {log.topic}-{log.key} is {when}."
+            message = f"The target time for partition {partition.topic}-{partition.key} is {when}."
             if least:
                 kinds = "LATEST, EARLIEST or milliseconds since 1970"
             else:
@@ -66,7 +66,7 @@ class EntryLayout(Enum):
 class FetchTarget:
     """One partition in a Fetch: the first offset, and the maximum number of bytes."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     offset: int
     max_bytes: int
     leader_epoch: int | None = None
@@ -89,13 +89,13 @@ def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
     """
     topics: dict[str, list[FetchTarget]] = {}
     for each in wanted:
-        topics.setdefault(each.log.topic, []).append(each)
+        topics.setdefault(each.partition.topic, []).append(each)
     ordered: list[FetchTarget] = []
     for of_topic in topics.values():
         ordered.extend(of_topic)
-    logs = {each.log for each in ordered}
-    if len(logs) < len(ordered):
-        twice = sorted(f"{each.log.topic}/{each.log.partition}" for each in ordered)
+    partitions = {each.partition for each in ordered}
+    if len(partitions) < len(ordered):
+        twice = sorted(f"{each.partition.topic}/{each.partition.partition}" for each in ordered)
         raise ValueError(f"A fetch has a partition twice: {', '.join(twice)}")
     return tuple(ordered)
 
@@ -117,8 +117,8 @@ class Fetch:
         """Return the place for an error that concerns no single partition."""
         first = self.wanted[0]
         if len(self.wanted) == 1:
-            return {**first.log.place, "offset": first.offset}
-        partitions = ", ".join(str(each.log) for each in self.wanted[:_LOGS_NAMED])
+            return {**first.partition.place, "offset": first.offset}
+        partitions = ", ".join(str(each.partition) for each in self.wanted[:_LOGS_NAMED])
         if len(self.wanted) > _LOGS_NAMED:
             partitions += f" and {len(self.wanted) - _LOGS_NAMED} more"
         return {"one_of": partitions}
@@ -172,7 +172,7 @@ class FetchAnswer:
 class PartitionMetadata:
     """One partition and its current leader."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     refusal: BrokerRefusal | None
     leader: Leader | None
     """None: no leader at the moment; a later request can return one."""
@@ -199,23 +199,23 @@ class ClusterMetadata:
     topics: Mapping[str, TopicMetadata]
 
     @property
-    def leaders(self) -> dict[BrokerPartition, Leader]:
+    def leaders(self) -> dict[TopicPartition, Leader]:
         """Return the leader of each partition that has one."""
         leaders = {}
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader is not None:
-                    leaders[partition.log] = partition.leader
+                    leaders[partition.partition] = partition.leader
         return leaders
 
     @property
-    def leaderless(self) -> frozenset[BrokerPartition]:
+    def leaderless(self) -> frozenset[TopicPartition]:
         """Return the known partitions without a leader."""
         leaderless = set()
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader is None:
-                    leaderless.add(partition.log)
+                    leaderless.add(partition.partition)
         return frozenset(leaderless)
 
     @property
@@ -232,7 +232,7 @@ class ClusterMetadata:
 class ListedOffset:
     """The listed offset of one partition for a time."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     refusal: BrokerRefusal | None
     offset: int | None
     """None: no record at or after the time."""
@@ -261,7 +261,7 @@ class EpochEndResponse:
     """
 
 
-EpochEndsResponse = dict[BrokerPartition, EpochEndResponse]
+EpochEndsResponse = dict[TopicPartition, EpochEndResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class MembersResponse:
     """The members of a group in Kafka, with their partitions, None if unknown."""
 
     refusal: BrokerRefusal | None
-    members: Mapping[str, frozenset[BrokerPartition] | None]
+    members: Mapping[str, frozenset[TopicPartition] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +296,11 @@ class OffsetsCommit:
     """A commit of next offsets, with equal commit metadata for each."""
 
     group: str
-    offsets: Mapping[BrokerPartition, int]
+    offsets: Mapping[TopicPartition, int]
     metadata: str = ""
     member: GroupMember | None = None
     """None: the committer is no member, and is accepted while the group has no members."""
-    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Leader epochs of the records before the offsets, if known; stored from Kafka 2.1 on."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Ids of all topics, else names are used.
@@ -314,7 +314,7 @@ class OffsetsQuery:
     """The partitions of a group for which committed offsets are requested."""
 
     group: str
-    logs: tuple[BrokerPartition, ...]
+    partitions: tuple[TopicPartition, ...]
     member: GroupMember | None = None
     """Sent to brokers of 4.0 and later, which reject a former member epoch."""
     is_stable: bool = False
@@ -345,7 +345,7 @@ class CommittedOffsets:
 
     refusal: BrokerRefusal | None
     """Error of the whole request."""
-    offsets: Mapping[BrokerPartition, CommittedOffset]
+    offsets: Mapping[TopicPartition, CommittedOffset]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ class Subscription:
     """The topics and owned partitions of one member, as sent to the leader."""
 
     topics: tuple[str, ...]
-    owned: frozenset[BrokerPartition] = frozenset()
+    owned: frozenset[TopicPartition] = frozenset()
     """Partitions that it reads until they are revoked (KIP-429).
 
     Empty with strategies that release all partitions in each rebalance.
@@ -429,7 +429,7 @@ class Synced:
     """A member's assignment."""
 
     refusal: BrokerRefusal | None
-    logs: frozenset[BrokerPartition]
+    partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from operator import attrgetter
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from etl.model.partitions import BrokerPartition, in_order, parse_partition_key
+from etl.model.partitions import TopicPartition, in_order, parse_partition_key
 
 T = TypeVar("T")
 Column = Sequence[Any]
@@ -73,7 +73,7 @@ class Codec:
     def write(self, value: Any) -> dict[str, Any]:
         """Return the document of a dataclass."""
         document = dict(self._head)
-        logs: list[BrokerPartition] = []
+        partitions: list[TopicPartition] = []
         for name, kind, differs in self._fields(type(value)):
             content = getattr(value, name)
             inside = get_args(kind)
@@ -83,16 +83,16 @@ class Codec:
                 document.update(self._columns(inside[0], content))
             elif differs is Differs.APART:
                 apart = in_order(content)
-                values = self._to_json(inside[1], [content[log] for log in apart])
-                document[name] = {"logs": render_logs(apart), "intervals": values}
-            elif inside[:1] == (BrokerPartition,):
+                values = self._to_json(inside[1], [content[partition] for partition in apart])
+                document[name] = {"logs": render_partitions(apart), "intervals": values}
+            elif inside[:1] == (TopicPartition,):
                 if "logs" not in document:
-                    logs = in_order(content)
-                    document["logs"] = render_logs(logs)
+                    partitions = in_order(content)
+                    document["logs"] = render_partitions(partitions)
                 if differs is Differs.ZERO_IF_ABSENT:
-                    found = [content.get(log, 0) for log in logs]
+                    found = [content.get(partition, 0) for partition in partitions]
                 else:
-                    found = [content[log] for log in logs]
+                    found = [content[partition] for partition in partitions]
                 document[name] = self._to_json(inside[1], found)
             else:
                 [document[name]] = self._to_json(kind, [content])
@@ -105,7 +105,7 @@ class Codec:
         """
         _require(dict, [document], kind.__name__)
         fields: dict[str, Any] = {}
-        logs: list[BrokerPartition] = []
+        partitions: list[TopicPartition] = []
         for name, field_type, differs in self._fields(kind):
             inside = get_args(field_type)
             if differs is Differs.LEFT_OUT and name not in document:
@@ -116,14 +116,18 @@ class Codec:
                 fields[name] = tuple(self._rows(inside[0], columns))
             elif differs is Differs.APART:
                 apart = document[name]
-                apart_logs = parse_logs(apart["logs"])
-                fields[name] = self._mapping(inside[1], apart_logs, apart["intervals"], name)
-            elif inside[:1] == (BrokerPartition,):
-                logs = logs or parse_logs(document["logs"])
-                by_log = self._mapping(inside[1], logs, document[name], name)
+                apart_partitions = parse_partitions(apart["logs"])
+                fields[name] = self._mapping(inside[1], apart_partitions, apart["intervals"], name)
+            elif inside[:1] == (TopicPartition,):
+                partitions = partitions or parse_partitions(document["logs"])
+                by_partition = self._mapping(inside[1], partitions, document[name], name)
                 if differs is Differs.ZERO_IF_ABSENT:
-                    by_log = {log: number for log, number in by_log.items() if number != 0}
-                fields[name] = by_log
+                    by_partition = {
+                        partition: number
+                        for partition, number in by_partition.items()
+                        if number != 0
+                    }
+                fields[name] = by_partition
             else:
                 [fields[name]] = self._from_json(field_type, [document[name]], name)
         return kind(**fields)
@@ -150,17 +154,17 @@ class Codec:
         return stored
 
     def _mapping(
-        self, kind: Any, logs: list[BrokerPartition], found: Any, name: str
-    ) -> dict[BrokerPartition, Any]:
+        self, kind: Any, partitions: list[TopicPartition], found: Any, name: str
+    ) -> dict[TopicPartition, Any]:
         """Return the values of these partitions."""
         _require(list, [found], name)
-        return dict(zip(logs, self._from_json(kind, found, name), strict=True))
+        return dict(zip(partitions, self._from_json(kind, found, name), strict=True))
 
     def _cells(self, kind: Any) -> list[tuple[str, Any, str]]:
         """Return name, type and attribute of each value in the rows of a class."""
         cells: list[tuple[str, Any, str]] = []
         for name, field_type, _ in self._fields(kind):
-            if field_type is BrokerPartition:
+            if field_type is TopicPartition:
                 cells.append(("topic", str, f"{name}.topic"))
             cells.append((name, field_type, name))
         return cells
@@ -180,9 +184,9 @@ class Codec:
         arguments: list[Column] = []
         for (name, cell_type, _), column in zip(cells, columns):
             values = self._from_json(cell_type, column, name)
-            if cell_type in (BrokerPartition, BrokerPartition | None):
-                values = list(map(_optional_log, arguments[-1], values))
-            if cell_type is BrokerPartition:
+            if cell_type in (TopicPartition, TopicPartition | None):
+                values = list(map(_optional_partition, arguments[-1], values))
+            if cell_type is TopicPartition:
                 arguments.pop()  # the topic, which the partition has
             arguments.append(values)
         return list(starmap(kind, zip(*arguments, strict=True)))
@@ -205,8 +209,8 @@ class Codec:
             return list(zip(*self._columns(kind, values).values()))
         if kind is _FlatPairs:
             return list(map(flat, values))
-        if kind is BrokerPartition:
-            return [log.key for log in values]
+        if kind is TopicPartition:
+            return [partition.key for partition in values]
         return [value.value for value in values]  # of an enum
 
     def _to_members(self, kind: Any, by_name: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +226,7 @@ class Codec:
         if kind in _SCALARS:
             _require(kind, found, name)
             return found
-        if kind is BrokerPartition:
+        if kind is TopicPartition:
             _require(str, found, name)
             return found  # keys
         if shape is UnionType:
@@ -303,33 +307,33 @@ def _transposed(rows: Sequence[Sequence[Any]], name: str) -> list[Column]:
     return [values[i::width] for i in range(width)]
 
 
-def render_logs(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
+def render_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[str]]:
     """Return partitions that are `in_order` by topic: `{topic: [key, ...]}`."""
     by_topic: dict[str, list[str]] = {}
-    for log in logs:
-        by_topic.setdefault(log.topic, []).append(log.key)
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition.key)
     return by_topic
 
 
-def parse_logs(found: Mapping[str, list[str]]) -> list[BrokerPartition]:
-    """Return the partitions that `render_logs` wrote, in order.
+def parse_partitions(found: Mapping[str, list[str]]) -> list[TopicPartition]:
+    """Return the partitions that `render_partitions` wrote, in order.
 
     Raises ValueError for an invalid partition key.
     """
-    logs: list[BrokerPartition] = []
+    partitions: list[TopicPartition] = []
     for topic, keys in found.items():
-        logs.extend(_log_of(topic, key) for key in keys)
-    return logs
+        partitions.extend(_log_of(topic, key) for key in keys)
+    return partitions
 
 
-def _log_of(topic: str, key: str) -> BrokerPartition:
-    log = parse_partition_key(topic, key)
-    if log is None:
+def _log_of(topic: str, key: str) -> TopicPartition:
+    partition = parse_partition_key(topic, key)
+    if partition is None:
         raise ValueError(f"{key!r} is no partition key")
-    return log
+    return partition
 
 
-def _optional_log(topic: str, key: str | None) -> BrokerPartition | None:
+def _optional_partition(topic: str, key: str | None) -> TopicPartition | None:
     if key is None:
         return None
     return _log_of(topic, key)

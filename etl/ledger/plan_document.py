@@ -25,12 +25,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from etl.errors import EtlError, SettingsError
 from etl.ledger import documents
-from etl.ledger.document_codec import flat, pairs, parse_logs, render_logs
+from etl.ledger.document_codec import flat, pairs, parse_partitions, render_partitions
 from etl.ledger.documents import CODEC, FORMAT, canonical, parse, parsed, render
 from etl.model.partitions import (
     Broker,
     BrokerFamily,
-    BrokerPartition,
     ClusterIdentity,
     Committed,
     Fingerprint,
@@ -38,6 +37,7 @@ from etl.model.partitions import (
     MemberAssignment,
     Membership,
     OffsetsStorage,
+    TopicPartition,
     in_order,
 )
 from etl.model.plans import (
@@ -107,8 +107,8 @@ def content_of(plan: Plan) -> dict[str, Any]:
 
     Rare fields are left out if unset.
     """
-    logs = in_order(plan.partitions)
-    index = _indexes(logs)
+    partitions = in_order(plan.partitions)
+    index = _indexes(partitions)
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     leaders = []
     for broker in brokers:
@@ -128,13 +128,13 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "supersedes": plan.origin.supersedes,
         "reason": plan.origin.reason,
         "run_key": plan.request.run_key,
-        "logs": render_logs(logs),
-        **_offset_columns(plan, logs),
+        "logs": render_partitions(partitions),
+        **_offset_columns(plan, partitions),
         "leaders": leaders,
         "ranges": _ranges_content(plan, index, brokers),
         "losses": _losses_content(plan, index),
         "table_bit": plan.table.transaction_version,
-        "epochs": _epochs_content(plan, logs),
+        "epochs": _epochs_content(plan, partitions),
         "vanished": _intervals_content(plan.losses.stale_rows, index),
     }
     rare = {
@@ -150,7 +150,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
         **_inheritance_content(plan),
         **_partitions_content(plan, index),
         **_key_content(plan, index),
-        **_offsets_content(plan, logs),
+        **_offsets_content(plan, partitions),
     }
     if plan.pending:
         rare["pending_starts"] = _pending_content(plan)
@@ -169,9 +169,9 @@ def _indexes(values: Sequence[V]) -> dict[V, int]:
     return {value: i for i, value in enumerate(values)}
 
 
-def _sorted_items(by_log: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
+def _sorted_items(by_partition: Mapping[TopicPartition, V]) -> list[tuple[TopicPartition, V]]:
     """Return the items of a mapping in the order of its partitions: equal mappings, equal bytes."""
-    return [(log, by_log[log]) for log in in_order(by_log)]
+    return [(partition, by_partition[partition]) for partition in in_order(by_partition)]
 
 
 def _render_columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
@@ -182,11 +182,11 @@ def _render_columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> di
     return columns
 
 
-def _offset_columns(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
+def _offset_columns(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
     """Return the offsets of each partition."""
     rows = []
-    for log in logs:
-        planned = plan.partitions[log]
+    for partition in partitions:
+        planned = plan.partitions[partition]
         seen = planned.expected_commit
         distance = _distance(planned, seen.offset)
         distance_of_start = _distance(planned, planned.log_start)
@@ -202,7 +202,7 @@ def _distance(planned: PlannedPartition, offset: int | None) -> int | None:
 
 
 def _ranges_content(
-    plan: Plan, index: Mapping[BrokerPartition, int], brokers: Sequence[Broker]
+    plan: Plan, index: Mapping[TopicPartition, int], brokers: Sequence[Broker]
 ) -> dict[str, Any]:
     broker_index = _indexes(brokers)
     # Without `_render_columns`: a plan may have half a million ranges.
@@ -217,37 +217,37 @@ def _ranges_content(
             leaders.append(None)
             leader_epochs.append(None)
     return {
-        "log": [index[r.log] for r in plan.ranges],
+        "log": [index[r.partition] for r in plan.ranges],
         "size": [r.size for r in plan.ranges],
-        "before": [plan.loaded_until[r.log] - r.until_offset for r in plan.ranges],
+        "before": [plan.loaded_until[r.partition] - r.until_offset for r in plan.ranges],
         "leader": leaders,
         "epoch": leader_epochs,
     }
 
 
-def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> list[list[Any]]:
+def _losses_content(plan: Plan, index: Mapping[TopicPartition, int]) -> list[list[Any]]:
     rows = []
     for loss in plan.losses.lost:
         offsets = [loss.from_offset, loss.until_offset]
-        rows.append([index[loss.log], *offsets, _REASON_TEXTS[loss.why], loss.incarnation])
+        rows.append([index[loss.partition], *offsets, _REASON_TEXTS[loss.why], loss.incarnation])
     return rows
 
 
-def _epochs_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
+def _epochs_content(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
     rows = []
-    for log in logs:
-        planned = plan.partitions[log]
+    for partition in partitions:
+        planned = plan.partitions[partition]
         rows.append((planned.leader_epoch, flat(planned.record_epochs), planned.incarnation))
     return _render_columns(_EPOCH_COLUMNS, rows)
 
 
 def _intervals_content(
-    intervals: Iterable[StaleRows | ReadByOthers], index: Mapping[BrokerPartition, int]
+    intervals: Iterable[StaleRows | ReadByOthers], index: Mapping[TopicPartition, int]
 ) -> list[list[int]]:
     rows = []
     for interval in intervals:
         offsets = [interval.from_offset, interval.until_offset]
-        rows.append([index[interval.log], *offsets, interval.incarnation])
+        rows.append([index[interval.partition], *offsets, interval.incarnation])
     return rows
 
 
@@ -274,12 +274,12 @@ def _inheritance_content(plan: Plan) -> dict[str, Any]:
     return content
 
 
-def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+def _partitions_content(plan: Plan, index: Mapping[TopicPartition, int]) -> dict[str, Any]:
     """Return values that are known for few partitions."""
     fingerprints = []
     topic_ids = []
-    for log, i in index.items():
-        planned = plan.partitions[log]
+    for partition, i in index.items():
+        planned = plan.partitions[partition]
         tail = planned.fingerprint
         if tail:
             distance = planned.loaded_until - tail.until_offset
@@ -295,12 +295,12 @@ def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dic
 
 
 def _render_known(
-    values: Mapping[BrokerPartition, Any], index: Mapping[BrokerPartition, int]
+    values: Mapping[TopicPartition, Any], index: Mapping[TopicPartition, int]
 ) -> list[list[Any]]:
-    return [[index[log], value] for log, value in _sorted_items(values)]
+    return [[index[partition], value] for partition, value in _sorted_items(values)]
 
 
-def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+def _key_content(plan: Plan, index: Mapping[TopicPartition, int]) -> dict[str, Any]:
     """Return the bounds of the run, and where its run key ends in each partition."""
     content: dict[str, Any] = {}
     if plan.request.bounds != NO_BOUNDS:
@@ -308,22 +308,22 @@ def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, 
     if not plan.request.unfinished:
         return content
     ends = []
-    open_logs = []
-    for log, until in _sorted_items(plan.request.unfinished):
+    open_partitions = []
+    for partition, until in _sorted_items(plan.request.unfinished):
         if until is None:
-            open_logs.append(log)
+            open_partitions.append(partition)
         else:
-            ends.append([index[log], until - plan.loaded_until[log]])
+            ends.append([index[partition], until - plan.loaded_until[partition]])
     content["key_ends"] = ends
-    content["key_open"] = render_logs(open_logs) or None
+    content["key_open"] = render_partitions(open_partitions) or None
     return content
 
 
-def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
+def _offsets_content(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
     """Return where the committed offsets are, and their metadata; nothing for ZooKeeper only."""
     if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return {}
-    seen = [plan.partitions[log].expected_commit for log in logs]
+    seen = [plan.partitions[partition].expected_commit for partition in partitions]
     metadata = sorted({committed.metadata for committed in seen if committed.metadata is not None})
     index = _indexes(metadata)
     metadata_indexes: list[int | None] = []
@@ -345,17 +345,17 @@ def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, A
 
 def plan_of(document: dict[str, Any]) -> Plan:
     """Return the plan of a document. Its id is not verified."""
-    logs = parse_logs(document["logs"])
+    partitions = parse_partitions(document["logs"])
     positions: list[int] = document["positions"]
     losses = []
     for i, start, stop, reason, incarnation in document["losses"]:
-        losses.append(Loss(logs[i], start, stop, _REASONS[reason], incarnation))
+        losses.append(Loss(partitions[i], start, stop, _REASONS[reason], incarnation))
     vanished = []
     for i, start, stop, incarnation in document["vanished"]:
-        vanished.append(StaleRows(logs[i], start, stop, incarnation))
+        vanished.append(StaleRows(partitions[i], start, stop, incarnation))
     read_by_others = []
     for i, *offsets in document.get("read_by_others", ()):
-        read_by_others.append(ReadByOthers(logs[i], *offsets))
+        read_by_others.append(ReadByOthers(partitions[i], *offsets))
     return Plan(
         number=document["number"],
         origin=PlanOrigin(
@@ -381,10 +381,10 @@ def plan_of(document: dict[str, Any]) -> Plan:
         request=PlannedRequest(
             run_key=document["run_key"],
             bounds=_bounds(document.get("bounds")),
-            unfinished=_key_ends(document, logs, positions),
+            unfinished=_key_ends(document, partitions, positions),
         ),
-        ranges=_ranges(document, logs, positions),
-        partitions=_planned_partitions(document, logs, positions),
+        ranges=_ranges(document, partitions, positions),
+        partitions=_planned_partitions(document, partitions, positions),
         pending=_pending(document.get("pending_starts")),
         id=document["id"],
         losses=Losses(
@@ -392,14 +392,16 @@ def plan_of(document: dict[str, Any]) -> Plan:
         ),
         inherits=_parse_inherited(document.get("took_over")),
         predecessors=tuple(starmap(Predecessor, document.get("heir_of", ()))),
-        payload=_payload(document, logs),
+        payload=_payload(document, partitions),
         is_closing=bool(document.get("closes")),
-        commit=_planned_commit(document, logs),
+        commit=_planned_commit(document, partitions),
     )
 
 
-def _planned_commit(document: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> PlannedCommit:
-    member = _assignment(document.get("share"), logs)
+def _planned_commit(
+    document: Mapping[str, Any], partitions: Sequence[TopicPartition]
+) -> PlannedCommit:
+    member = _assignment(document.get("share"), partitions)
     is_committed = document.get("handed_over")
     if is_committed:
         state = CommitState.DONE
@@ -428,7 +430,7 @@ def _bounds(found: Sequence[Any] | None) -> Bounds:
 
 
 def _ranges(
-    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
+    document: Mapping[str, Any], partitions: Sequence[TopicPartition], positions: Sequence[int]
 ) -> tuple[OffsetRange, ...]:
     generations = document.get("generations") or [None] * len(document["leaders"])
     brokers = []
@@ -441,13 +443,15 @@ def _ranges(
         if broker is not None:
             leader = Leader(brokers[broker], epoch)
         until = positions[i] - before
-        ranges.append(OffsetRange(logs[i], until - size, until, leader))
+        ranges.append(OffsetRange(partitions[i], until - size, until, leader))
     return tuple(ranges)
 
 
 def _planned_partitions(
-    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
-) -> dict[BrokerPartition, PlannedPartition]:
+    document: Mapping[str, Any],
+    topic_partitions: Sequence[TopicPartition],
+    positions: Sequence[int],
+) -> dict[TopicPartition, PlannedPartition]:
     committed = _committed_offsets(document, positions)
     epochs = document["epochs"]
     fingerprints = {}
@@ -455,7 +459,7 @@ def _planned_partitions(
         fingerprints[i] = Fingerprint(positions[i] - distance, size, digest)
     topic_ids = dict(document.get("log_topic_ids", ()))
     columns = zip(
-        logs,
+        topic_partitions,
         positions,
         committed,
         epochs["log"],
@@ -465,13 +469,13 @@ def _planned_partitions(
         strict=True,
     )
     partitions = {}
-    for i, (log, position, commit, incarnation, distance, leader_epoch, numbers) in enumerate(
+    for i, (partition, position, commit, incarnation, distance, leader_epoch, numbers) in enumerate(
         columns
     ):
         log_start = None
         if distance is not None:
             log_start = position - distance
-        partitions[log] = PlannedPartition(
+        partitions[partition] = PlannedPartition(
             position,
             commit,
             incarnation,
@@ -504,26 +508,26 @@ def _committed_offsets(document: Mapping[str, Any], positions: Sequence[int]) ->
 
 
 def _payload(
-    document: Mapping[str, Any], logs: Sequence[BrokerPartition]
+    document: Mapping[str, Any], partitions: Sequence[TopicPartition]
 ) -> ReplayPayload | BackfillPayload | None:
     if document.get("backfill") is not None:
         return BackfillPayload(document["backfill"])
     replaced_rows = {}
     for i, rows in document.get("stood", ()):
-        replaced_rows[logs[i]] = rows
+        replaced_rows[partitions[i]] = rows
     if replaced_rows:
         return ReplayPayload(replaced_rows)
     return None
 
 
 def _key_ends(
-    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
-) -> dict[BrokerPartition, int | None]:
-    ends: dict[BrokerPartition, int | None] = {}
+    document: Mapping[str, Any], partitions: Sequence[TopicPartition], positions: Sequence[int]
+) -> dict[TopicPartition, int | None]:
+    ends: dict[TopicPartition, int | None] = {}
     for i, distance in document.get("key_ends", ()):
-        ends[logs[i]] = positions[i] + distance
-    for log in parse_logs(document.get("key_open", {})):
-        ends[log] = None
+        ends[partitions[i]] = positions[i] + distance
+    for partition in parse_partitions(document.get("key_open", {})):
+        ends[partition] = None
     return ends
 
 
@@ -532,30 +536,39 @@ def _rows_before_content(before: RowsBefore) -> dict[str, Any]:
 
     Their partitions may be missing in the plan, so they have an index of their own.
     """
-    logs = in_order({held.log for held in before.held})
-    index = _indexes(logs)
+    partitions = in_order({held.partition for held in before.held})
+    index = _indexes(partitions)
     rows = []
     for held in before.held:
         size = held.until_offset - held.from_offset
         is_accepted = int(held.is_accepted)
         rows.append(
-            [index[held.log], held.incarnation, held.from_offset, size, held.rows, is_accepted]
+            [
+                index[held.partition],
+                held.incarnation,
+                held.from_offset,
+                size,
+                held.rows,
+                is_accepted,
+            ]
         )
-    return {"table_id": before.table_id, "logs": render_logs(logs), "rows": rows}
+    return {"table_id": before.table_id, "logs": render_partitions(partitions), "rows": rows}
 
 
 def _rows_before(found: Mapping[str, Any] | None) -> RowsBefore | None:
     if not found:
         return None
-    logs = parse_logs(found["logs"])
+    partitions = parse_partitions(found["logs"])
     held = []
     for i, incarnation, start, size, rows, is_accepted in found["rows"]:
-        held.append(HeldRows(logs[i], incarnation, start, start + size, rows, bool(is_accepted)))
+        held.append(
+            HeldRows(partitions[i], incarnation, start, start + size, rows, bool(is_accepted))
+        )
     return RowsBefore(found["table_id"], tuple(held))
 
 
 def _assignment_content(
-    assignment: MemberAssignment, index: Mapping[BrokerPartition, int]
+    assignment: MemberAssignment, index: Mapping[TopicPartition, int]
 ) -> dict[str, Any]:
     return {
         "member_id": assignment.member_id,
@@ -563,16 +576,16 @@ def _assignment_content(
         "strategy": assignment.strategy,
         "generation": assignment.generation,
         "instance_id": assignment.instance_id,
-        "logs": sorted(index[log] for log in assignment.logs),
+        "logs": sorted(index[partition] for partition in assignment.partitions),
     }
 
 
 def _assignment(
-    found: Mapping[str, Any] | None, logs: Sequence[BrokerPartition]
+    found: Mapping[str, Any] | None, partitions: Sequence[TopicPartition]
 ) -> MemberAssignment | None:
     if not found:
         return None
-    assigned = [logs[i] for i in found["logs"]]
+    assigned = [partitions[i] for i in found["logs"]]
     return MemberAssignment(
         found["member_id"],
         Membership(found["membership"]),
@@ -584,10 +597,10 @@ def _assignment(
 
 
 def _pending_content(plan: Plan) -> dict[str, Any]:
-    logs = in_order(plan.pending)
-    pending = [plan.pending[log] for log in logs]
+    partitions = in_order(plan.pending)
+    pending = [plan.pending[partition] for partition in partitions]
     content: dict[str, Any] = {
-        "logs": render_logs(logs),
+        "logs": render_partitions(partitions),
         "at_ms": [found.start_ms for found in pending],
     }
     offsets = [found.start_offset for found in pending]
@@ -596,12 +609,12 @@ def _pending_content(plan: Plan) -> dict[str, Any]:
     return content
 
 
-def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, PendingPartition]:
+def _pending(found: Mapping[str, Any] | None) -> dict[TopicPartition, PendingPartition]:
     if not found:
         return {}
-    logs = parse_logs(found["logs"])
-    offsets = found.get("offsets") or [None] * len(logs)
-    return dict(zip(logs, map(PendingPartition, found["at_ms"], offsets), strict=True))
+    partitions = parse_partitions(found["logs"])
+    offsets = found.get("offsets") or [None] * len(partitions)
+    return dict(zip(partitions, map(PendingPartition, found["at_ms"], offsets), strict=True))
 
 
 RANGES_MAX = 500_000
@@ -797,8 +810,13 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
 
 
 def _readable_parts(plan: Plan) -> dict[str, Any]:
-    ranges = [[r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges]
-    positions = [[log.topic, log.key, offset] for log, offset in _sorted_items(plan.loaded_until)]
+    ranges = [
+        [r.partition.topic, r.partition.key, r.from_offset, r.until_offset] for r in plan.ranges
+    ]
+    positions = [
+        [partition.topic, partition.key, offset]
+        for partition, offset in _sorted_items(plan.loaded_until)
+    ]
     return {"ranges": ranges, "positions": positions}
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from etl.errors import BadOffset, LedgersDisagree, SettingsError
 from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
-from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
+from etl.model.partitions import Broker, BrokerFamily, TopicPartition
 from etl.model.security import OPEN, Security, SecurityProtocol
 
 _MOST_PARTITIONS = 100_000
@@ -233,13 +233,13 @@ def render_offset(offset: int) -> bytes:
     return str(offset).encode("ascii")
 
 
-def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
+def parse_offset(payload: bytes, *, path: str, partition: TopicPartition) -> int:
     """Return a committed offset. Raises BadOffset with the znode and its content."""
     text = payload.decode("latin-1")
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
         raise BadOffset(
             f"The committed offset is no number: {text[:40]!r}",
-            **log.place,
+            **partition.place,
             znode=path,
             action="Check which client wrote that znode. If the pipeline has a plan, run "
             "`etl ledger restore CONF --reason ...`, which writes the loaded-until offset there; "

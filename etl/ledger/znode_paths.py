@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
@@ -49,9 +49,9 @@ def is_of_a_pipeline(path: str) -> bool:
     return path.startswith(f"{CONSUMERS}/") and below.startswith("etl/")
 
 
-def partition_state(log: BrokerPartition) -> str:
+def partition_state(partition: TopicPartition) -> str:
     """Leader and replicas of a partition, by Kafka's controller."""
-    return f"{BROKER_TOPICS}/{log.topic}/partitions/{log.partition}/state"
+    return f"{BROKER_TOPICS}/{partition.topic}/partitions/{partition.partition}/state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class GroupPaths:
         """Children are topics."""
         return f"/consumers/{self.group}/owners"
 
-    def owner(self, log: BrokerPartition) -> str:
+    def owner(self, partition: TopicPartition) -> str:
         """Current owner of the partition."""
-        return f"/consumers/{self.group}/owners/{log.topic}/{log.key}"
+        return f"/consumers/{self.group}/owners/{partition.topic}/{partition.key}"
 
     def owners_of(self, topic: str) -> str:
         """Children are the owned keys of this topic."""
         return f"{self.owners}/{topic}"
 
-    def offset(self, log: BrokerPartition) -> str:
+    def offset(self, partition: TopicPartition) -> str:
         """The committed offset of this log."""
-        return f"/consumers/{self.group}/offsets/{log.topic}/{log.key}"
+        return f"/consumers/{self.group}/offsets/{partition.topic}/{partition.key}"
 
     def offsets_of(self, topic: str) -> str:
         """Children are the keys of this topic with a committed offset."""

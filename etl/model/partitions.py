@@ -57,7 +57,7 @@ class Broker:
         return f"{self.id} at {self.host}:{self.port}"
 
 
-class BrokerPartition(
+class TopicPartition(
     NamedTuple("_Log", [("topic", str), ("partition", int), ("broker_id", int | None)])
 ):
     """The identity of one partition.
@@ -126,24 +126,24 @@ class BrokerPartition(
         return f"{self.topic} {self.key}"
 
 
-def in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
+def in_order(topic_partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Sort by topic, broker and partition, as documents and reports do."""
-    partitions = list(logs)
-    if any(log.broker_id is not None for log in partitions):
+    partitions = list(topic_partitions)
+    if any(partition.broker_id is not None for partition in partitions):
         return sorted(partitions, key=_order)
     return sorted(partitions)
 
 
 def values_of(
-    values: Mapping[BrokerPartition, Value], logs: Iterable[BrokerPartition]
-) -> dict[BrokerPartition, Value]:
+    values: Mapping[TopicPartition, Value], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Value]:
     """Return the value of each of these partitions; partitions without one are left out."""
-    return {log: values[log] for log in logs if log in values}
+    return {partition: values[partition] for partition in partitions if partition in values}
 
 
-def topics_of(logs: Iterable[BrokerPartition]) -> set[str]:
+def topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
     """Return the topics of these partitions."""
-    return {log.topic for log in logs}
+    return {partition.topic for partition in partitions}
 
 
 def select_keys(values: Mapping[K, V], keys: Collection[K]) -> dict[K, V]:
@@ -156,11 +156,11 @@ def drop_keys(values: Mapping[K, V], keys: Collection[K]) -> dict[K, V]:
     return {key: value for key, value in values.items() if key not in keys}
 
 
-def _order(log: BrokerPartition) -> tuple[str, int, int]:
+def _order(partition: TopicPartition) -> tuple[str, int, int]:
     broker_id = -1
-    if log.broker_id is not None:
-        broker_id = log.broker_id
-    return log.topic, broker_id, log.partition
+    if partition.broker_id is not None:
+        broker_id = partition.broker_id
+    return partition.topic, broker_id, partition.partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class PartitionOffsets:
 class UnverifiedOffset:
     """An unverified byte offset: an entry may begin there, or it may lie inside one."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     offset: int
     walk_from: int
     """The nearest offset at or below it at which an entry begins for sure."""
@@ -272,16 +272,16 @@ class OldestRecord:
 
 
 def uncounted(
-    leaderless: Iterable[BrokerPartition], led: Iterable[BrokerPartition]
-) -> frozenset[BrokerPartition]:
+    leaderless: Iterable[TopicPartition], led: Iterable[TopicPartition]
+) -> frozenset[TopicPartition]:
     """Return Jafka partitions that their broker no longer counts, although it leads others of the
     topic.
     """
-    there = {(log.topic, log.broker_id) for log in led}
+    there = {(partition.topic, partition.broker_id) for partition in led}
     missing = set()
-    for log in leaderless:
-        if log.is_physical and (log.topic, log.broker_id) in there:
-            missing.add(log)
+    for partition in leaderless:
+        if partition.is_physical and (partition.topic, partition.broker_id) in there:
+            missing.add(partition)
     return frozenset(missing)
 
 
@@ -293,7 +293,7 @@ Lineage = tuple[tuple[int, int], ...]
 class KafkaGroup:
     """The live members of the group in Kafka, as its coordinator reports them."""
 
-    members: Mapping[str, frozenset[BrokerPartition] | None] = field(default_factory=dict)
+    members: Mapping[str, frozenset[TopicPartition] | None] = field(default_factory=dict)
     """Id and host of each member, and its assignment; None: unknown, as during a rebalance."""
     unknown: str | None = None
     """Why the members are unknown; None if the answer is complete."""
@@ -340,7 +340,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
-def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:
+def parse_partition_key(topic: str, key: str) -> TopicPartition | None:
     """Return the partition of a key, or None if it is not a valid key. `03` is not: its znode
     differs from that of `3`.
     """
@@ -350,10 +350,10 @@ def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:
     broker_id = None
     if dash:
         broker_id = int(broker)
-    return BrokerPartition(topic, int(partition), broker_id)
+    return TopicPartition(topic, int(partition), broker_id)
 
 
-Stretch = tuple[BrokerPartition, int, int]
+Stretch = tuple[TopicPartition, int, int]
 """An offset interval of a partition: partition, from (inclusive), until (exclusive)."""
 FORM_OF_PARTITION = (
     "PARTITION is a number, e.g. 3; where brokers have logs of their own (0.7 family) "
@@ -364,14 +364,14 @@ _STRETCH = re.compile(r"(?P<log>.*):(?P<start>\d{1,19})-(?P<until>\d{1,19})")
 _IN_NO_TOPIC = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 
 
-def render_log(log: BrokerPartition) -> str:
+def render_partition(partition: TopicPartition) -> str:
     """Format a partition as `TOPIC:PARTITION`."""
-    return f"{log.topic}:{log.key}"
+    return f"{partition.topic}:{partition.key}"
 
 
-def quoted_log(log: BrokerPartition) -> str:
+def quoted_partition(partition: TopicPartition) -> str:
     """Return the partition, quoted for a shell."""
-    return shlex.quote(render_log(log))
+    return shlex.quote(render_partition(partition))
 
 
 def may_be_topic(text: str) -> bool:
@@ -381,8 +381,8 @@ def may_be_topic(text: str) -> bool:
     return bool(text) and text not in (".", "..") and not _IN_NO_TOPIC.search(text)
 
 
-def parse_log(text: str) -> BrokerPartition | None:
-    """Parse a partition that `render_log` wrote; None for any other text.
+def parse_partition(text: str) -> TopicPartition | None:
+    """Parse a partition that `render_partition` wrote; None for any other text.
 
     The last ':' separates the partition, because topics of Jafka may contain colons.
     """
@@ -395,8 +395,8 @@ def parse_log(text: str) -> BrokerPartition | None:
 def render_intervals(stretches: Iterable[Stretch]) -> str:
     """Format intervals as `TOPIC:PARTITION:FROM-UNTIL` (until exclusive), separated by spaces."""
     texts = []
-    for log, start, until in stretches:
-        texts.append(f"{render_log(log)}:{start}-{until}")
+    for partition, start, until in stretches:
+        texts.append(f"{render_partition(partition)}:{start}-{until}")
     return " ".join(texts)
 
 
@@ -405,12 +405,12 @@ def parse_interval(text: str) -> Stretch | None:
     match = _STRETCH.fullmatch(text)
     if match is None:
         return None
-    log = parse_log(match["log"])
+    partition = parse_partition(match["log"])
     start = int(match["start"])
     until = int(match["until"])
-    if log is None or start >= until:
+    if partition is None or start >= until:
         return None
-    return log, start, until
+    return partition, start, until
 
 
 def parse_intervals(text: str) -> tuple[Stretch, ...]:
@@ -541,7 +541,7 @@ class MemberAssignment:
     """How the group divides its logs: `range`, `roundrobin`, `cooperative-sticky`, ..."""
     generation: int | None
     """Generation of a classic group, member epoch of the consumer protocol; None in ZooKeeper."""
-    logs: frozenset[BrokerPartition]
+    partitions: frozenset[TopicPartition]
     """May be empty: the group has more members than logs."""
     instance_id: str | None = None
     """The name of a static member, where it is one."""
@@ -605,35 +605,35 @@ class Named:
     """A topic, or one partition of it, that an operator named."""
 
     topic: str
-    log: BrokerPartition | None = None
+    partition: TopicPartition | None = None
     """None: all of the topic's."""
 
     def __str__(self) -> str:
-        if self.log is None:
+        if self.partition is None:
             return self.topic
-        return render_log(self.log)
+        return render_partition(self.partition)
 
-    def covers(self, log: BrokerPartition) -> bool:
+    def covers(self, partition: TopicPartition) -> bool:
         """True if the name includes the partition."""
         # `clicks:0` is no partition of Jafka: each broker there has a partition 0 of its own, and
         # `clicks:1-0` is that of broker 1.
-        return log.topic == self.topic and self.log in (None, log)
+        return partition.topic == self.topic and self.partition in (None, partition)
 
-    def covers_any(self, logs: Iterable[BrokerPartition]) -> bool:
+    def covers_any(self, partitions: Iterable[TopicPartition]) -> bool:
         """True if the name includes one of the partitions."""
-        return any(self.covers(log) for log in logs)
+        return any(self.covers(partition) for partition in partitions)
 
 
-def is_named(log: BrokerPartition, names: Iterable[Named]) -> bool:
+def is_named(partition: TopicPartition, names: Iterable[Named]) -> bool:
     """True if one of the names includes the partition."""
-    return any(name.covers(log) for name in names)
+    return any(name.covers(partition) for name in names)
 
 
 def parse_named(text: str) -> Named:
     """`TOPIC` or `TOPIC:PARTITION`. Raises SettingsError."""
-    log = parse_log(text)
-    if log is not None:
-        return Named(log.topic, log)
+    partition = parse_partition(text)
+    if partition is not None:
+        return Named(partition.topic, partition)
     if not may_be_topic(text) or _MISSPELT.fullmatch(text):
         raise SettingsError(
             f"{text!r} names no log",

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     ClusterIdentity,
     Committed,
     Fingerprint,
@@ -25,6 +24,7 @@ from etl.model.partitions import (
     Lineage,
     MemberAssignment,
     OffsetsStorage,
+    TopicPartition,
     topics_of,
 )
 
@@ -58,7 +58,7 @@ class Bounds:
     """Only in plans that an earlier form of the command stored: runs start where the pipeline is.
     """
     until: Bound | None = None
-    open_logs: int = 0
+    open_partitions: int = 0
     """In a plan: number of partitions without a record at or after `until`; they were read to their
     end.
     """
@@ -132,7 +132,7 @@ even if a partition of that name has them."""
 class Loss:
     """Lost offsets [from, until) of one partition, as recorded by a plan."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     until_offset: int
     why: LossReason
@@ -145,7 +145,7 @@ class StaleRows:
     no longer hold their records.
     """
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     until_offset: int
     incarnation: int = 0
@@ -157,7 +157,7 @@ class ReadByOthers:
     them is lost, and none is for us.
     """
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     until_offset: int
     incarnation: int = 0
@@ -167,7 +167,7 @@ class ReadByOthers:
 class OffsetRange:
     """Which offsets of one log to read, and from whom."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     from_offset: int
     until_offset: int
     leader: Leader | None = None
@@ -176,7 +176,7 @@ class OffsetRange:
     def __post_init__(self) -> None:
         if not 0 <= self.from_offset <= self.until_offset:
             raise ValueError(
-                f"range {self.from_offset}..{self.until_offset} of {self.log} is not a range"
+                f"range {self.from_offset}..{self.until_offset} of {self.partition} is not a range"
             )
 
     @property
@@ -229,7 +229,7 @@ class Predecessor:
 class HeldRows:
     """Rows of one partition and incarnation that the table holds and that no plan of ours loaded."""
 
-    log: BrokerPartition
+    partition: TopicPartition
     incarnation: int
     from_offset: int
     until_offset: int
@@ -276,7 +276,7 @@ class PlannedRequest:
     run_key: str | None = None
     """Idempotency key: what it names is loaded once."""
     bounds: Bounds = NO_BOUNDS
-    unfinished: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    unfinished: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     """With a run key: partitions that the plan does not read up to the key's bound, and the bound.
     A cap ended it earlier, or the partition was unreadable; None: never readable, bound unknown.
     """
@@ -448,7 +448,7 @@ class TopicIdentity:
 class ReplayPayload:
     """What only a replay has."""
 
-    replaced_rows: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    replaced_rows: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Number of rows of each partition in its ranges when it was planned."""
 
 
@@ -476,13 +476,13 @@ class Plan:
     shape: str
     """Hash of the settings that shape rows: isolation, transform, partitioning."""
     ranges: tuple[OffsetRange, ...]
-    partitions: Mapping[BrokerPartition, PlannedPartition]
+    partitions: Mapping[TopicPartition, PlannedPartition]
     """Each partition that the pipeline knows, also those without a range in this plan, and of
     topics that the conf no longer names.
     """
     topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     """Topics with a known id."""
-    pending: Mapping[BrokerPartition, PendingPartition] = field(default_factory=dict)
+    pending: Mapping[TopicPartition, PendingPartition] = field(default_factory=dict)
     """Partitions that no plan has read yet, and whose start is decided."""
     table: TableExpectation = TableExpectation()
     request: PlannedRequest = field(default_factory=PlannedRequest)
@@ -501,49 +501,51 @@ class Plan:
     id: str = ""
 
     @cached_property
-    def loaded_until(self) -> Mapping[BrokerPartition, int]:
+    def loaded_until(self) -> Mapping[TopicPartition, int]:
         """The loaded-until offset of each partition."""
-        return {log: planned.loaded_until for log, planned in self.partitions.items()}
+        return {partition: planned.loaded_until for partition, planned in self.partitions.items()}
 
     @cached_property
-    def expected_commits(self) -> Mapping[BrokerPartition, Committed]:
+    def expected_commits(self) -> Mapping[TopicPartition, Committed]:
         """The expected committed offset of each partition."""
-        return {log: planned.expected_commit for log, planned in self.partitions.items()}
+        return {
+            partition: planned.expected_commit for partition, planned in self.partitions.items()
+        }
 
     @cached_property
-    def incarnations(self) -> Mapping[BrokerPartition, int]:
+    def incarnations(self) -> Mapping[TopicPartition, int]:
         """The incarnations of partitions that were recreated; 0 where not named."""
         found = {}
-        for log, planned in self.partitions.items():
+        for partition, planned in self.partitions.items():
             if planned.incarnation:
-                found[log] = planned.incarnation
+                found[partition] = planned.incarnation
         return found
 
     @cached_property
-    def leader_epochs(self) -> Mapping[BrokerPartition, int]:
+    def leader_epochs(self) -> Mapping[TopicPartition, int]:
         """The known leader epochs."""
         found = {}
-        for log, planned in self.partitions.items():
+        for partition, planned in self.partitions.items():
             if planned.leader_epoch is not None:
-                found[log] = planned.leader_epoch
+                found[partition] = planned.leader_epoch
         return found
 
     @cached_property
-    def record_epochs(self) -> Mapping[BrokerPartition, Lineage]:
+    def record_epochs(self) -> Mapping[TopicPartition, Lineage]:
         """The known epochs of record batches."""
         found = {}
-        for log, planned in self.partitions.items():
+        for partition, planned in self.partitions.items():
             if planned.record_epochs:
-                found[log] = planned.record_epochs
+                found[partition] = planned.record_epochs
         return found
 
     @cached_property
-    def fingerprints(self) -> Mapping[BrokerPartition, Fingerprint]:
+    def fingerprints(self) -> Mapping[TopicPartition, Fingerprint]:
         """The fingerprints of Jafka partitions."""
         found = {}
-        for log, planned in self.partitions.items():
+        for partition, planned in self.partitions.items():
             if planned.fingerprint:
-                found[log] = planned.fingerprint
+                found[partition] = planned.fingerprint
         return found
 
     @cached_property
@@ -568,36 +570,36 @@ class Plan:
         return None
 
     @property
-    def replaced_rows(self) -> Mapping[BrokerPartition, int]:
+    def replaced_rows(self) -> Mapping[TopicPartition, int]:
         """Of a replay: number of rows of each partition in its ranges when it was planned."""
         if isinstance(self.payload, ReplayPayload):
             return self.payload.replaced_rows
         return {}
 
-    def partition(self, log: BrokerPartition) -> PlannedPartition | None:
+    def partition(self, topic_partition: TopicPartition) -> PlannedPartition | None:
         """Return the partition; None: the pipeline does not know it."""
-        return self.partitions.get(log)
+        return self.partitions.get(topic_partition)
 
-    def with_partitions(self, changed: Mapping[BrokerPartition, PlannedPartition]) -> Plan:
+    def with_partitions(self, changed: Mapping[TopicPartition, PlannedPartition]) -> Plan:
         """Return the plan with these partitions in place of what it has of them."""
         return replace(self, partitions={**self.partitions, **changed})
 
-    def with_loaded_until(self, offsets: Mapping[BrokerPartition, int]) -> Plan:
+    def with_loaded_until(self, offsets: Mapping[TopicPartition, int]) -> Plan:
         """Return the plan with these loaded-until offsets of partitions that it has."""
         changed = {}
-        for log, offset in offsets.items():
-            planned = self.partitions[log]
+        for partition, offset in offsets.items():
+            planned = self.partitions[partition]
             if planned.loaded_until != offset:
-                changed[log] = replace(planned, loaded_until=offset)
+                changed[partition] = replace(planned, loaded_until=offset)
         return self.with_partitions(changed)
 
-    def with_expected(self, commits: Mapping[BrokerPartition, Committed]) -> Plan:
+    def with_expected(self, commits: Mapping[TopicPartition, Committed]) -> Plan:
         """Return the plan with these expected commits of partitions that it has."""
         changed = {}
-        for log, commit in commits.items():
-            planned = self.partitions[log]
+        for partition, commit in commits.items():
+            planned = self.partitions[partition]
             if planned.expected_commit != commit:
-                changed[log] = replace(planned, expected_commit=commit)
+                changed[partition] = replace(planned, expected_commit=commit)
         return self.with_partitions(changed)
 
     @property
@@ -610,9 +612,9 @@ class Plan:
         return self.ranges
 
     @property
-    def read_partitions(self) -> frozenset[BrokerPartition]:
+    def read_partitions(self) -> frozenset[TopicPartition]:
         """The partitions that have a range."""
-        return frozenset(r.log for r in self.ranges)
+        return frozenset(r.partition for r in self.ranges)
 
     @property
     def read_topics(self) -> frozenset[str]:
@@ -627,10 +629,10 @@ class Plan:
     @property
     def is_physical(self) -> bool:
         """True if offsets are byte positions."""
-        return any(log.is_physical for log in self.partitions)
+        return any(partition.is_physical for partition in self.partitions)
 
     @property
-    def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
+    def offsets_to_move(self) -> tuple[TopicPartition, ...]:
         """Return the partitions to commit after the append, sorted.
 
         Their position differs from the committed offset that the plan saw; of a group member, only
@@ -639,23 +641,23 @@ class Plan:
         if self.commit.state.is_before_read:
             return ()
         if self.commit.member:
-            return self._uncommitted(self.commit.member.logs)
+            return self._uncommitted(self.commit.member.partitions)
         return self._uncommitted(self.partitions)
 
     @property
-    def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
+    def offsets_to_commit(self) -> tuple[TopicPartition, ...]:
         """Return the partitions to commit when the plan is stored, sorted: those that the run
         owned, with a position that differs from the committed offset that the plan saw.
         """
         if self.commit.member is None or not self.commit.state.is_before_read:
             return ()
-        return self._uncommitted(self.commit.member.logs)
+        return self._uncommitted(self.commit.member.partitions)
 
-    def _uncommitted(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
+    def _uncommitted(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
         uncommitted = []
-        for log in logs:
-            if not self.partitions[log].is_committed:
-                uncommitted.append(log)
+        for partition in partitions:
+            if not self.partitions[partition].is_committed:
+                uncommitted.append(partition)
         return tuple(sorted(uncommitted))
 
     @property
@@ -667,19 +669,19 @@ class Plan:
         """Return the plan with what became of its offset commit."""
         return replace(self, commit=replace(self.commit, state=state))
 
-    def moved(self, log: BrokerPartition) -> Committed:
+    def moved(self, partition: TopicPartition) -> Committed:
         """Return the committed offset after this plan committed: one write after the seen one."""
-        planned = self.partitions[log]
+        planned = self.partitions[partition]
         return planned.expected_commit.moved(
             planned.loaded_until, self.commit_metadata, self.commit.storage
         )
 
-    def committed_after(self, log: BrokerPartition) -> Committed:
+    def committed_after(self, partition: TopicPartition) -> Committed:
         """Return the committed offset after this plan, whether or not the plan had to move it."""
-        planned = self.partitions[log]
+        planned = self.partitions[partition]
         if planned.is_committed:
             return planned.expected_commit
-        return self.moved(log)
+        return self.moved(partition)
 
     @property
     def predecessor_numbers(self) -> dict[str, int]:
@@ -691,23 +693,23 @@ class Plan:
 
 
 def planned_partitions(
-    loaded_until: Mapping[BrokerPartition, int],
-    expected_commits: Mapping[BrokerPartition, Committed],
-    **facts: Mapping[BrokerPartition, Any],
-) -> dict[BrokerPartition, PlannedPartition]:
+    loaded_until: Mapping[TopicPartition, int],
+    expected_commits: Mapping[TopicPartition, Committed],
+    **facts: Mapping[TopicPartition, Any],
+) -> dict[TopicPartition, PlannedPartition]:
     """Join what a plan decides, a mapping by partition for each field.
 
     facts   other fields of `PlannedPartition`, by name; a partition that a mapping lacks, or has as
             None, keeps the field's default. Partitions without a loaded-until offset are left out
     """
-    found: dict[BrokerPartition, dict[str, Any]] = {}
-    for log, offset in loaded_until.items():
-        found[log] = {"loaded_until": offset, "expected_commit": expected_commits[log]}
+    found: dict[TopicPartition, dict[str, Any]] = {}
+    for partition, offset in loaded_until.items():
+        found[partition] = {"loaded_until": offset, "expected_commit": expected_commits[partition]}
     for name, values in facts.items():
-        for log, value in values.items():
-            if value is not None and log in found:
-                found[log][name] = value
-    return {log: PlannedPartition(**fields) for log, fields in found.items()}
+        for partition, value in values.items():
+            if value is not None and partition in found:
+                found[partition][name] = value
+    return {partition: PlannedPartition(**fields) for partition, fields in found.items()}
 
 
 def topic_identities(
@@ -721,10 +723,13 @@ def topic_identities(
 
 
 def pending_partitions(
-    starts: Mapping[BrokerPartition, int | None], offsets: Mapping[BrokerPartition, int]
-) -> dict[BrokerPartition, PendingPartition]:
+    starts: Mapping[TopicPartition, int | None], offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, PendingPartition]:
     """Join the decided starts of partitions that are not read yet."""
-    return {log: PendingPartition(start, offsets.get(log)) for log, start in starts.items()}
+    return {
+        partition: PendingPartition(start, offsets.get(partition))
+        for partition, start in starts.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -917,7 +922,7 @@ class FileOptions:
     """
     partition_by: tuple[str, ...] = ()
     physical: bool = False
-    """The rows are of physical logs (`BrokerPartition.is_physical`)."""
+    """The rows are of physical logs (`TopicPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
     file_bytes: int = FILE_BYTES
     """A file ends after the row group that reaches this size."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     ClusterIdentity,
     Committed,
     EpochEnd,
@@ -27,6 +26,7 @@ from etl.model.partitions import (
     OpenTransaction,
     PartitionOffsets,
     Retention,
+    TopicPartition,
 )
 from etl.model.plans import (
     CommitResult,
@@ -49,22 +49,22 @@ class Backfill:
     """
 
     name: str
-    intervals: Mapping[BrokerPartition, tuple[tuple[int, int], ...]]
+    intervals: Mapping[TopicPartition, tuple[tuple[int, int], ...]]
     """Per partition the requested offsets [from, until), ascending and disjoint."""
-    incarnations: Mapping[BrokerPartition, int]
+    incarnations: Mapping[TopicPartition, int]
     """The incarnation of each partition; 0 if not named."""
     request: str
     """The request as text: one name stands for one request."""
     created_at_ms: int
-    lost: Mapping[BrokerPartition, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    lost: Mapping[TopicPartition, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     """Requested offsets that its plans gave up, by policy."""
 
     def __post_init__(self) -> None:
         for by_partition in (self.intervals, self.lost):
-            for log, intervals in by_partition.items():
+            for partition, intervals in by_partition.items():
                 for start, until in intervals:
                     if not 0 <= start < until:
-                        raise ValueError(f"{start} to {until} of {log} is no offset interval")
+                        raise ValueError(f"{start} to {until} of {partition} is no offset interval")
         if any(incarnation < 0 for incarnation in self.incarnations.values()):
             raise ValueError("an incarnation is negative")
 
@@ -76,9 +76,9 @@ class Backfill:
             total += sum(until - start for start, until in intervals)
         return total
 
-    def incarnation_of(self, log: BrokerPartition) -> int:
+    def incarnation_of(self, partition: TopicPartition) -> int:
         """Return the incarnation of the partition that the requested offsets belong to."""
-        return self.incarnations.get(log, 0)
+        return self.incarnations.get(partition, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +206,14 @@ class LoadedIntervals:
 
     through: int = 0
     """The number of the last plan folded in; a plan at or below it is never folded in again."""
-    intervals: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
+    intervals: Mapping[TopicPartition, tuple[Interval, ...]] = field(default_factory=dict)
     removals: tuple[ForeignCommit, ...] = ()
     """Commits of others that removed rows and that policy let pass."""
     table_id: str | None = None
     """The table that holds the intervals; None: not known, from before this was kept."""
     vanished: tuple[StaleRows, ...] = ()
     """Stale rows of pruned resets."""
-    given_up: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
+    given_up: Mapping[TopicPartition, tuple[Interval, ...]] = field(default_factory=dict)
     """Loaded into a table, or a state of it, that an operator gave up: rows of it may be there or
     not.
     """
@@ -279,16 +279,16 @@ class Pause:
     """An operator's decision: a topic, or one partition of it, is not read until it is resumed."""
 
     topic: str
-    log: BrokerPartition | None
+    partition: TopicPartition | None
     """None: all partitions of the topic, later ones included."""
     reason: str
     by: str
     """Operator: `user@host`."""
     since_ms: int
 
-    def covers(self, log: BrokerPartition) -> bool:
+    def covers(self, partition: TopicPartition) -> bool:
         """True if the pause includes the partition."""
-        return log.topic == self.topic and self.log in (None, log)
+        return partition.topic == self.topic and self.partition in (None, partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +431,7 @@ class Snapshot:
     """
 
     cluster: ClusterIdentity
-    partitions: Mapping[BrokerPartition, PartitionSnapshot]
+    partitions: Mapping[TopicPartition, PartitionSnapshot]
     """Partitions that the conf selects or that have a committed offset or an owner."""
     topics: Mapping[str, TopicSnapshot]
     group: GroupSnapshot
@@ -444,31 +444,33 @@ class Snapshot:
     time_zone: str | None = None
     """The session time zone that Spark has in this run."""
 
-    def partition(self, log: BrokerPartition) -> PartitionSnapshot:
+    def partition(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         """Return the partition, `NOTHING_KNOWN` if nothing is known of it."""
-        return self.partitions.get(log, NOTHING_KNOWN)
+        return self.partitions.get(topic_partition, NOTHING_KNOWN)
 
     def topic(self, name: str) -> TopicSnapshot:
         """Return the topic, an empty one if nothing is known of it."""
         return self.topics.get(name, TopicSnapshot())
 
-    def committed_of(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+    def committed_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Return the committed offset of each partition, `NOTHING_COMMITTED` if it has none."""
-        return {log: self.committed.get(log, NOTHING_COMMITTED) for log in logs}
+        return {
+            partition: self.committed.get(partition, NOTHING_COMMITTED) for partition in partitions
+        }
 
-    def with_partitions(self, changed: Mapping[BrokerPartition, PartitionSnapshot]) -> Snapshot:
+    def with_partitions(self, changed: Mapping[TopicPartition, PartitionSnapshot]) -> Snapshot:
         """Return the snapshot with these partitions in place of what it has of them."""
         if not changed:
             return self
         return replace(self, partitions={**self.partitions, **changed})
 
-    def with_committed(self, committed: Mapping[BrokerPartition, Committed]) -> Snapshot:
+    def with_committed(self, committed: Mapping[TopicPartition, Committed]) -> Snapshot:
         """Return the snapshot with other committed offsets of these partitions."""
         changed = {}
-        for log, offset in committed.items():
-            partition = self.partition(log)
+        for topic_partition, offset in committed.items():
+            partition = self.partition(topic_partition)
             if partition.committed != offset:
-                changed[log] = replace(partition, committed=offset)
+                changed[topic_partition] = replace(partition, committed=offset)
         return self.with_partitions(changed)
 
     def with_paused(self) -> Snapshot:
@@ -476,8 +478,8 @@ class Snapshot:
         them.
         """
         changed = {}
-        for log in self.paused:
-            changed[log] = self.partitions[log].without_pause()
+        for partition in self.paused:
+            changed[partition] = self.partitions[partition].without_pause()
         return self.with_partitions(changed)
 
     def with_all_partitions(self) -> Snapshot:
@@ -485,8 +487,8 @@ class Snapshot:
         offsets that no other consumer reads.
         """
         changed = {}
-        for log in (*self.paused, *self.owners):
-            changed[log] = self.partitions[log].without_pause().without_owner()
+        for partition in (*self.paused, *self.owners):
+            changed[partition] = self.partitions[partition].without_pause().without_owner()
         return self.with_partitions(changed)
 
     def with_assignment(self, assignment: MemberAssignment | None) -> Snapshot:
@@ -494,67 +496,69 @@ class Snapshot:
         return replace(self, group=replace(self.group, assignment=assignment))
 
     @cached_property
-    def readable(self) -> Mapping[BrokerPartition, PartitionOffsets]:
+    def readable(self) -> Mapping[TopicPartition, PartitionOffsets]:
         """The offsets of the partitions that the run reads."""
         found = {}
-        for log, partition in self.partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.availability is Availability.READABLE and partition.offsets:
-                found[log] = partition.offsets
+                found[topic_partition] = partition.offsets
         return found
 
     @cached_property
-    def leaderless(self) -> frozenset[BrokerPartition]:
+    def leaderless(self) -> frozenset[TopicPartition]:
         """The partitions that the run would read, if they had a leader."""
         return frozenset(self._with_availability(Availability.LEADERLESS))
 
     @cached_property
-    def leaders(self) -> Mapping[BrokerPartition, Leader]:
+    def leaders(self) -> Mapping[TopicPartition, Leader]:
         """The leaders of the partitions that have one."""
-        return {log: found.leader for log, found in self.partitions.items() if found.leader}
+        return {
+            partition: found.leader for partition, found in self.partitions.items() if found.leader
+        }
 
     @cached_property
-    def left_out(self) -> Mapping[BrokerPartition, PartitionOffsets]:
+    def left_out(self) -> Mapping[TopicPartition, PartitionOffsets]:
         """The offsets of partitions that are paused or left to their owner, and have a leader."""
         found = {}
-        for log, partition in self.partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.is_left_out and partition.offsets:
-                found[log] = partition.offsets
+                found[topic_partition] = partition.offsets
         return found
 
     @cached_property
-    def paused(self) -> Mapping[BrokerPartition, Pause]:
+    def paused(self) -> Mapping[TopicPartition, Pause]:
         """The pauses of the partitions that are left out for them."""
         found = {}
-        for log, partition in self.partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.pause:
-                found[log] = partition.pause
+                found[topic_partition] = partition.pause
         return found
 
     @cached_property
-    def owners(self) -> Mapping[BrokerPartition, str]:
+    def owners(self) -> Mapping[TopicPartition, str]:
         """The owners of partitions that others own."""
         found = {}
-        for log, partition in self.partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.owner is not None:
-                found[log] = partition.owner
+                found[topic_partition] = partition.owner
         return found
 
     @cached_property
-    def committed(self) -> Mapping[BrokerPartition, Committed]:
+    def committed(self) -> Mapping[TopicPartition, Committed]:
         """The committed offsets of partitions that have one."""
         found = {}
-        for log, partition in self.partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.committed:
-                found[log] = partition.committed
+                found[topic_partition] = partition.committed
         return found
 
     @cached_property
-    def bytes_per_offset(self) -> Mapping[BrokerPartition, float]:
+    def bytes_per_offset(self) -> Mapping[TopicPartition, float]:
         """Average bytes per offset, of partitions whose broker reports sizes."""
         found = {}
-        for log, partition in self.partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.bytes_per_offset is not None:
-                found[log] = partition.bytes_per_offset
+                found[topic_partition] = partition.bytes_per_offset
         return found
 
     @cached_property
@@ -576,34 +580,34 @@ class Snapshot:
         """Topics of a stored plan that no longer exist."""
         return frozenset(name for name, topic in self.topics.items() if topic.is_missing)
 
-    def _with_availability(self, availability: Availability) -> list[BrokerPartition]:
+    def _with_availability(self, availability: Availability) -> list[TopicPartition]:
         found = []
-        for log, partition in self.partitions.items():
+        for topic_partition, partition in self.partitions.items():
             if partition.availability is availability:
-                found.append(log)
+                found.append(topic_partition)
         return found
 
 
 def partition_snapshots(
-    offsets: Mapping[BrokerPartition, PartitionOffsets],
-    leaderless: Iterable[BrokerPartition] = (),
-    **facts: Mapping[BrokerPartition, Any],
-) -> dict[BrokerPartition, PartitionSnapshot]:
+    offsets: Mapping[TopicPartition, PartitionOffsets],
+    leaderless: Iterable[TopicPartition] = (),
+    **facts: Mapping[TopicPartition, Any],
+) -> dict[TopicPartition, PartitionSnapshot]:
     """Join what brokers and the group answer, a mapping by partition for each field.
 
     offsets      of the partitions with a leader: they are readable
     leaderless   the other partitions that the conf selects
     facts        other fields of `PartitionSnapshot`, by name
     """
-    found: dict[BrokerPartition, dict[str, Any]] = {}
-    for log, partition_offsets in offsets.items():
-        found[log] = {"availability": Availability.READABLE, "offsets": partition_offsets}
-    for log in leaderless:
-        found[log] = {"availability": Availability.LEADERLESS}
+    found: dict[TopicPartition, dict[str, Any]] = {}
+    for partition, partition_offsets in offsets.items():
+        found[partition] = {"availability": Availability.READABLE, "offsets": partition_offsets}
+    for partition in leaderless:
+        found[partition] = {"availability": Availability.LEADERLESS}
     for name, values in facts.items():
-        for log, value in values.items():
-            found.setdefault(log, {})[name] = value
-    return {log: PartitionSnapshot(**fields) for log, fields in found.items()}
+        for partition, value in values.items():
+            found.setdefault(partition, {})[name] = value
+    return {partition: PartitionSnapshot(**fields) for partition, fields in found.items()}
 
 
 def topic_snapshots(
@@ -629,7 +633,7 @@ class ResolvedRequest:
     plan: Plan | None = None
     """The newest plan under the key, where it is stored yet and is not the pipeline's newest one.
     """
-    untils: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    untils: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     """Offset of the end bound in each partition that is read; None: no record that late."""
 
 
@@ -672,20 +676,20 @@ class UpToDate:
     """The newest plan is in the table. The next one starts at `positions`."""
 
     last: Plan
-    positions: Mapping[BrokerPartition, int]
-    uncommitted: tuple[BrokerPartition, ...] = ()
+    positions: Mapping[TopicPartition, int]
+    uncommitted: tuple[TopicPartition, ...] = ()
     """Partitions with the committed offset that the plan observed: to be committed first."""
-    followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    followed: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Partitions with an offset that another client moved, and the new offset, with
     `on_offset_changed: follow`.
     """
-    not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    not_followed: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The same for partitions that are not read now, so that their ends are unknown: position and
     offset stay.
     """
-    dropped: tuple[BrokerPartition, ...] = ()
+    dropped: tuple[TopicPartition, ...] = ()
     """Partitions with an expired offset in Kafka; they are in `uncommitted`, or committed again."""
-    passed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    passed: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Logs of ours that other members of the group read on, and up to where."""
 
 

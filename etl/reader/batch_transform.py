@@ -206,7 +206,7 @@ class ArrowTransform:
     stored: pa.Schema
     """The same columns with the table's types."""
     physical: bool = False
-    """The rows are of physical partitions (`BrokerPartition.is_physical`)."""
+    """The rows are of physical partitions (`TopicPartition.is_physical`)."""
 
 
 def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform:

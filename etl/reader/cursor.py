@@ -50,7 +50,7 @@ from etl.errors import (
 )
 from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
-from etl.model.partitions import BrokerPartition, Cleanup, Isolation, Leader
+from etl.model.partitions import Cleanup, Isolation, Leader, TopicPartition
 from etl.model.plans import GAPS_KEPT, OffsetRange, RangeResult
 from etl.reader.fetch_options import FetchOptions
 from etl.records.decode import decode, walk_entries
@@ -170,7 +170,7 @@ class Cursor:
         self.range = range
         self._isolation = options.isolation
         self._limit = max(first_bytes, options.max_batch_bytes)
-        self._columns = raw_columns(columns, physical=range.log.is_physical)
+        self._columns = raw_columns(columns, physical=range.partition.is_physical)
         self._incarnation = incarnation
         self._max_unpacked_bytes = options.max_unpacked_bytes
         self._max_record_bytes = options.max_record_bytes
@@ -361,7 +361,7 @@ class Cursor:
 
     @property
     def _place(self) -> dict[str, object]:
-        return {**self.range.log.place, "offset": self.position}
+        return {**self.range.partition.place, "offset": self.position}
 
     def _error_of(self, fetched: FetchedPartition, refusal: BrokerRefusal) -> EtlError:
         if refusal.meaning is Meaning.OUT_OF_RANGE:
@@ -385,7 +385,7 @@ class Cursor:
                 **place,
                 log_start_offset=log_start,
             )
-        if self.range.log.is_physical:
+        if self.range.partition.is_physical:
             cause = "the broker lost what was not yet on its disk"
         else:
             cause = "an unclean leader was elected"
@@ -411,7 +411,7 @@ class Cursor:
         self._check_idle()
         tally = self._tally
         counts = self._counts
-        if self.range.log.is_physical:
+        if self.range.partition.is_physical:
             return RangeResult(rows=tally.rows, fetched_bytes=self._fetched_bytes)
         gaps = tally.gaps()
         gaps_complete = tally.gap_count <= GAPS_KEPT
@@ -452,9 +452,9 @@ class RangeProgress:
     """Time of the first observation that the position did not move; None while it moves."""
 
     @property
-    def log(self) -> BrokerPartition:
+    def partition(self) -> TopicPartition:
         """The partition of the range."""
-        return self.cursor.range.log
+        return self.cursor.range.partition
 
     def lose_leader(self, failure: EtlError) -> None:
         """Forget the leader after a failure, so that it is looked up again."""
@@ -486,4 +486,4 @@ def lose_leaders(ranges: Sequence[RangeProgress], failure: EtlError) -> None:
 
 def place_of(progress: RangeProgress) -> dict[str, Any]:
     """Return the places of an error: the partition, and the next offset."""
-    return {**progress.log.place, "offset": progress.cursor.position}
+    return {**progress.partition.place, "offset": progress.cursor.position}

@@ -49,11 +49,11 @@ from etl.kafka.request_values import (
 )
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Cleanup,
     Fingerprint,
     Isolation,
     Leader,
+    TopicPartition,
     render_intervals,
     values_of,
 )
@@ -95,12 +95,12 @@ def find_leaders(ranges: Sequence[RangeProgress], options: FetchOptions) -> None
     if attempts > 1:
         time.sleep(min(options.backoff_s * 2 ** (attempts - 2), _MAX_BACKOFF_S))
     for progress in lost:
-        if progress.log.is_physical:
+        if progress.partition.is_physical:
             progress.leader = progress.cursor.range.leader
-    lost = [progress for progress in lost if not progress.log.is_physical]
+    lost = [progress for progress in lost if not progress.partition.is_physical]
     if not lost:
         return
-    topics = {progress.log.topic for progress in lost}
+    topics = {progress.partition.topic for progress in lost}
     try:
         with _open_cluster(options) as cluster:
             metadata = cluster.describe(topics)
@@ -110,10 +110,10 @@ def find_leaders(ranges: Sequence[RangeProgress], options: FetchOptions) -> None
         return
     leaders = metadata.leaders
     for progress in lost:
-        progress.leader = leaders.get(progress.log)
+        progress.leader = leaders.get(progress.partition)
         if progress.leader is None:
-            topic = metadata.topics.get(progress.log.topic)
-            progress.lose_leader(_leaderless(progress.log, topic))
+            topic = metadata.topics.get(progress.partition.topic)
+            progress.lose_leader(_leaderless(progress.partition, topic))
 
 
 def _open_cluster(options: FetchOptions) -> Cluster:
@@ -126,19 +126,19 @@ def _open_cluster(options: FetchOptions) -> Cluster:
     )
 
 
-def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
+def _leaderless(partition: TopicPartition, topic: TopicMetadata | None) -> EtlError:
     refusal = topic.refusal if topic else None
     if topic is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
         return TopicMissing(
             "The topic does not exist any more",
-            topic=log.topic,
+            topic=partition.topic,
             action="Check whether it was deleted",
         )
     if refusal and refusal.meaning is Meaning.NOT_ALLOWED:
-        return refusal.error("report the leader of the partition", **log.place)
+        return refusal.error("report the leader of the partition", **partition.place)
     return BrokerError(
         "The partition has no leader",
-        **log.place,
+        **partition.place,
         action="Check the brokers that host its replicas",
     )
 
@@ -157,17 +157,17 @@ def reject_missing(cursors: Sequence[Cursor]) -> None:
     found = []
     for cursor in cursors:
         for from_offset, until_offset in cursor.missing:
-            found.append((cursor.range.log, from_offset, until_offset))
+            found.append((cursor.range.partition, from_offset, until_offset))
     if not found:
         return
     for cursor in cursors:
         _reject_many_missing(cursor)
     count = sum(until_offset - from_offset for _, from_offset, until_offset in found)
-    log, first_offset, _ = found[0]
+    partition, first_offset, _ = found[0]
     cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
     raise MissingOffsets(
         f"{count:,} offsets are missing from inside the partition",
-        **log.place,
+        **partition.place,
         offset=first_offset,
         missing=render_intervals(found),
         action=f"Check the broker's disks and log for a lost segment. {_cleanup_to_check(cleanup)}",
@@ -181,7 +181,7 @@ def _reject_many_missing(cursor: Cursor) -> None:
     raise DataLoss(
         f"Offsets are missing from inside the partition in {cursor.missing_count:,} places, as"
         " compaction leaves them",
-        **cursor.range.log.place,
+        **cursor.range.partition.place,
         offset=cursor.missing[0][0],
         action=f"{_cleanup_to_check(cursor.cleanup)}."
         " assume_compacted is for a topic that was compacted before",
@@ -210,7 +210,7 @@ def reject_other_topics(consumer: SimpleConsumer, ranges: Iterable[RangeProgress
     planned = {}
     for progress in ranges:
         if progress.topic_id is not None:
-            planned[progress.log.topic] = progress.topic_id
+            planned[progress.partition.topic] = progress.topic_id
     if not planned:
         return
     topics = consumer.topic_metadata(planned).topics
@@ -232,7 +232,7 @@ def reject_recreated_topic(consumer: SimpleConsumer, progress: RangeProgress) ->
     A broker that does not know the id yet passes, since the fetch is retried.
     """
     with contextlib.suppress(BrokerUnreachable):
-        topic = progress.log.topic
+        topic = progress.partition.topic
         found = consumer.topic_metadata([topic]).topics.get(topic)
         if found is not None and progress.topic_id is not None:
             _reject_other_topic(found, progress.topic_id)
@@ -250,8 +250,8 @@ def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
 
 def reject_changed_partitions(
     ranges: Sequence[OffsetRange],
-    leader_epochs: Mapping[BrokerPartition, int],
-    fingerprints: Mapping[BrokerPartition, Fingerprint],
+    leader_epochs: Mapping[TopicPartition, int],
+    fingerprints: Mapping[TopicPartition, Fingerprint],
     options: FetchOptions,
 ) -> None:
     """Reject partitions that were truncated or recreated since they were planned.
@@ -263,7 +263,7 @@ def reject_changed_partitions(
 
 
 def _reject_truncated_partitions(
-    ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], options: FetchOptions
+    ranges: Sequence[OffsetRange], planned: Mapping[TopicPartition, int], options: FetchOptions
 ) -> None:
     """Check leader epochs once all is read.
 
@@ -271,27 +271,27 @@ def _reject_truncated_partitions(
     succeeds. A partition that still reaches the end of its ranges in its planned epoch did so all
     the time.
     """
-    until: dict[BrokerPartition, int] = {}
+    until: dict[TopicPartition, int] = {}
     for each in ranges:
-        if each.log in planned and each.size:
-            until[each.log] = max(each.until_offset, until.get(each.log, 0))
+        if each.partition in planned and each.size:
+            until[each.partition] = max(each.until_offset, until.get(each.partition, 0))
     if not until:
         return
     with _open_cluster(options) as cluster:
         epochs = values_of(planned, until)
         ends = cluster.epoch_ends(epochs, wait_for_leader_s=options.deadline_s)
-    for log, end in sorted(ends.items()):
-        if end.end_offset < until[log]:
-            raise Cut(log, until[log], end.end_offset).error()
+    for partition, end in sorted(ends.items()):
+        if end.end_offset < until[partition]:
+            raise Cut(partition, until[partition], end.end_offset).error()
 
 
 def current_end(consumer: SimpleConsumer, progress: RangeProgress) -> int | None:
     """Return the broker's current high watermark, or flushed end; None if it reports none."""
-    log = progress.log
+    partition = progress.partition
     with contextlib.suppress(BrokerUnreachable):
-        listed = consumer.list_offsets({log: LATEST}, isolation_level=Isolation.READ_UNCOMMITTED)[
-            log
-        ]
+        listed = consumer.list_offsets(
+            {partition: LATEST}, isolation_level=Isolation.READ_UNCOMMITTED
+        )[partition]
         return None if listed.refusal else listed.offset
     return None
 
@@ -316,23 +316,26 @@ def reject_ended(consumer: SimpleConsumer, progress: RangeProgress) -> None:
 
 def _reject_other_bytes(
     ranges: Sequence[OffsetRange],
-    planned: Mapping[BrokerPartition, Fingerprint],
+    planned: Mapping[TopicPartition, Fingerprint],
     options: FetchOptions,
 ) -> None:
     """Check tail fingerprints of Jafka partitions, which have no epochs."""
-    leaders: dict[BrokerPartition, Leader] = {}
+    leaders: dict[TopicPartition, Leader] = {}
     for each in ranges:
-        if each.leader and each.size and each.log in planned:
-            leaders[each.log] = each.leader
+        if each.leader and each.size and each.partition in planned:
+            leaders[each.partition] = each.leader
     if not leaders:
         return
-    places = {log: (planned[log].until_offset, planned[log].size) for log in leaders}
+    places = {
+        partition: (planned[partition].until_offset, planned[partition].size)
+        for partition in leaders
+    }
     with _open_cluster(options) as cluster:
         found = read_fingerprints(cluster, places, leaders)
-    for log, tail in sorted(found.items()):
-        if tail != planned[log]:
+    for partition, tail in sorted(found.items()):
+        if tail != planned[partition]:
             until = tail.until_offset
-            raise Cut(log, until, until - 1, is_known=False, holds_others=True).error()
+            raise Cut(partition, until, until - 1, is_known=False, holds_others=True).error()
 
 
 def check_patience(progress: RangeProgress, options: FetchOptions) -> None:
@@ -352,7 +355,7 @@ def check_patience(progress: RangeProgress, options: FetchOptions) -> None:
             action="Check who left the transaction open (kafka-transactions.sh find-hanging)."
             " Once it ends, a retry continues",
         )
-    if progress.log.is_physical:
+    if progress.partition.is_physical:
         raise NotYetReadable(
             f"The broker returned no message for {options.deadline_s:g} s, and did not report an"
             f" end of the partition below {until}",
@@ -402,10 +405,10 @@ def read_ranges(
     *,
     on_receipt: Callable[[int, RangeResult], None],
     columns: tuple[str, ...] | None = None,
-    incarnations: Mapping[BrokerPartition, int] | None = None,
+    incarnations: Mapping[TopicPartition, int] | None = None,
     topic_ids: Mapping[str, str] | None = None,
-    leader_epochs: Mapping[BrokerPartition, int] | None = None,
-    fingerprints: Mapping[BrokerPartition, Fingerprint] | None = None,
+    leader_epochs: Mapping[TopicPartition, int] | None = None,
+    fingerprints: Mapping[TopicPartition, Fingerprint] | None = None,
     cleanups: Mapping[str, Cleanup] | None = None,
     on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None,
 ) -> Iterator[pa.RecordBatch]:
@@ -448,11 +451,11 @@ def read_ranges(
             each,
             options,
             columns=columns,
-            incarnation=(incarnations or {}).get(each.log, 0),
-            cleanup=(cleanups or {}).get(each.log.topic, Cleanup()),
+            incarnation=(incarnations or {}).get(each.partition, 0),
+            cleanup=(cleanups or {}).get(each.partition.topic, Cleanup()),
             first_bytes=min(options.fetch_max_bytes, even),
         )
-        topic_id = (topic_ids or {}).get(each.log.topic)
+        topic_id = (topic_ids or {}).get(each.partition.topic)
         progresses.append(RangeProgress(index, cursor, each.leader, topic_id))
     for progress in progresses:
         if progress.cursor.done:
@@ -516,20 +519,20 @@ def _send_fetch(
     consumer: SimpleConsumer, pending: Sequence[RangeProgress], options: FetchOptions
 ) -> list[RangeProgress]:
     """Send the next fetch, and return its ranges; none if they are done or the broker is lost."""
-    requested: dict[BrokerPartition, RangeProgress] = {}
+    requested: dict[TopicPartition, RangeProgress] = {}
     for progress in pending:
         # Two ranges of one partition are read one after the other: a broker rejects a request with
         # the same partition twice.
         if len(requested) < _MAX_PARTITIONS_PER_REQUEST:
-            requested.setdefault(progress.log, progress)
+            requested.setdefault(progress.partition, progress)
     if not requested:
         return []
     even = options.fetch_max_bytes // len(requested)
     targets = []
-    for log, progress in requested.items():
+    for partition, progress in requested.items():
         leader_epoch = progress.leader.epoch if progress.leader else None
         target = FetchTarget(
-            log,
+            partition,
             progress.cursor.position,
             max(progress.cursor.max_bytes, even),
             leader_epoch,
@@ -581,7 +584,7 @@ def _feed(
             check_patience(progress, options)
             results.append((progress, None))
         return results
-    by_name = {(each.log.topic, each.log.partition): each for each in requested}
+    by_name = {(each.partition.topic, each.partition.partition): each for each in requested}
     for fetched in response.partitions:
         progress = by_name[fetched.topic, fetched.partition]
         results.append((progress, _feed_one(consumer, fetched, progress, options)))
@@ -602,7 +605,7 @@ def _feed_one(
     if meaning is Meaning.OUT_OF_RANGE:
         found = _with_log_start(consumer, fetched, progress)
         if found is None:
-            if progress.log.is_physical:
+            if progress.partition.is_physical:
                 action = "Check the broker's log"
             else:
                 action = "Check the broker's log: its replicas may disagree"
@@ -661,12 +664,12 @@ def _with_log_start(
     None: the position is inside the partition; a broker that just lost or won the leadership
     reports it as out of range.
     """
-    log = progress.log
+    partition = progress.partition
     bounds = []
     for timestamp in (EARLIEST, LATEST):
         listed = consumer.list_offsets(
-            {log: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED
-        )[log]
+            {partition: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED
+        )[partition]
         bound = None if listed.refusal else listed.offset
         bounds.append(bound)
     start, end = bounds

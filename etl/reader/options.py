@@ -28,7 +28,7 @@ from etl.errors import (
 )
 from etl.ledger.topic_filters import NotTranslated, java_pattern
 from etl.model.columns import raw_columns, types_of
-from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, parse_partition_key
+from etl.model.partitions import BrokerFamily, Isolation, TopicPartition, parse_partition_key
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
 from etl.reader.fetch_options import FetchOptions
@@ -73,53 +73,53 @@ def parse_ranges(text: str, *, physical: bool = False) -> tuple[OffsetRange, ...
     return ranges
 
 
-def parse_logs(text: str, *, physical: bool) -> tuple[BrokerPartition, ...]:
+def parse_partitions(text: str, *, physical: bool) -> tuple[TopicPartition, ...]:
     """Parse the option `assign`, without duplicates. Raises SettingsError."""
 
-    def build(keys_by_topic: Any) -> tuple[BrokerPartition, ...]:
-        logs: dict[BrokerPartition, None] = {}
+    def build(keys_by_topic: Any) -> tuple[TopicPartition, ...]:
+        partitions: dict[TopicPartition, None] = {}
         for topic, keys in keys_by_topic.items():
             for key in keys:
-                logs[_log(topic, key, physical)] = None
-        return tuple(logs)
+                partitions[_log(topic, key, physical)] = None
+        return tuple(partitions)
 
     form = _PHYSICAL_LOGS_FORM if physical else _LOGS_FORM
     return _from_json(text, "assign", form, build)
 
 
-def parse_offsets(text: str, name: str, *, physical: bool) -> dict[BrokerPartition, Bound]:
+def parse_offsets(text: str, name: str, *, physical: bool) -> dict[TopicPartition, Bound]:
     """Parse a bound by offset for each partition. Raises SettingsError."""
     form = _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM
-    return _by_log(text, name, form, _bound, physical)
+    return _by_partition(text, name, form, _bound, physical)
 
 
-def parse_times(text: str, name: str) -> dict[BrokerPartition, Bound]:
+def parse_times(text: str, name: str) -> dict[TopicPartition, Bound]:
     """Parse a bound by time for each partition. Raises SettingsError."""
-    return _by_log(text, name, _TIMES_FORM, FirstAt, False)
+    return _by_partition(text, name, _TIMES_FORM, FirstAt, False)
 
 
 def _reject_overlaps(ranges: Iterable[OffsetRange]) -> None:
     """Raise SettingsError if two ranges overlap: it is unknown which is meant."""
-    last: dict[BrokerPartition, OffsetRange] = {}
+    last: dict[TopicPartition, OffsetRange] = {}
     not_empty = [r for r in ranges if r.size]
-    for r in sorted(not_empty, key=lambda r: (r.log, r.from_offset)):
-        before = last.get(r.log)
+    for r in sorted(not_empty, key=lambda r: (r.partition, r.from_offset)):
+        before = last.get(r.partition)
         if before is not None and r.from_offset < before.until_offset:
             message = (
                 f"The ranges {before.from_offset} to {before.until_offset}"
                 f" and {r.from_offset} to {r.until_offset} overlap"
             )
             action = "Check the list: rows of offsets that two ranges name would be double"
-            raise SettingsError(message, option="ranges", **r.log.place, action=action)
-        last[r.log] = r
+            raise SettingsError(message, option="ranges", **r.partition.place, action=action)
+        last[r.partition] = r
 
 
 def _range_of(entry: Mapping[str, Any], physical: bool) -> OffsetRange:
-    log = _log_of_range(entry, physical)
-    return OffsetRange(log, _below(2**63, entry["from"]), _below(2**63, entry["until"]))
+    partition = _partition_of_range(entry, physical)
+    return OffsetRange(partition, _below(2**63, entry["from"]), _below(2**63, entry["until"]))
 
 
-def _log_of_range(entry: Mapping[str, Any], physical: bool) -> BrokerPartition:
+def _partition_of_range(entry: Mapping[str, Any], physical: bool) -> TopicPartition:
     """Return the partition of a range.
 
     Raises ValueError if a broker is named and partitions have none, or the other way round.
@@ -132,13 +132,13 @@ def _log_of_range(entry: Mapping[str, Any], physical: bool) -> BrokerPartition:
     topic = str(entry["topic"])
     partition = _below(2**31, entry["partition"])
     broker_id = _below(2**31, entry["broker"]) if physical else None
-    return BrokerPartition(topic, partition, broker_id)
+    return TopicPartition(topic, partition, broker_id)
 
 
-def _log(topic: Any, key: Any, physical: bool) -> BrokerPartition:
+def _log(topic: Any, key: Any, physical: bool) -> TopicPartition:
     """Return the partition of a key: `0`, or `1-0` on brokers of Jafka. Raises ValueError."""
     if not physical:
-        return BrokerPartition(str(topic), _below(2**31, key))
+        return TopicPartition(str(topic), _below(2**31, key))
     found = parse_partition_key(str(topic), str(key))
     if found is None or not found.is_physical:
         raise ValueError(
@@ -158,11 +158,11 @@ def _below(bound: int, value: Any) -> int:
     return number
 
 
-def _by_log(
+def _by_partition(
     text: str, name: str, form: str, make: Callable[[int], Bound], physical: bool
-) -> dict[BrokerPartition, Bound]:
-    def build(numbers_by_topic: Any) -> dict[BrokerPartition, Bound]:
-        bounds: dict[BrokerPartition, Bound] = {}
+) -> dict[TopicPartition, Bound]:
+    def build(numbers_by_topic: Any) -> dict[TopicPartition, Bound]:
+        bounds: dict[TopicPartition, Bound] = {}
         for topic, numbers in numbers_by_topic.items():
             for key, number in numbers.items():
                 bounds[_log(topic, key, physical)] = make(parse_number(number, name))
@@ -707,7 +707,7 @@ def _topic_selection(options: Mapping[str, str], physical: bool) -> TopicSelecti
     if "subscribepattern" in options:
         return TopicSelection(pattern=_pattern(options["subscribepattern"]))
     if "assign" in options:
-        return TopicSelection(logs=parse_logs(options["assign"], physical=physical))
+        return TopicSelection(partitions=parse_partitions(options["assign"], physical=physical))
     topics = tuple(names_in(options.get("subscribe", "")))
     if "subscribe" in options and not topics:
         raise SettingsError(
@@ -747,12 +747,12 @@ def _bounds(options: Mapping[str, str], side: str, default: LogEnd, physical: bo
         return Bounds(FirstAt(parse_number(options[name.lower()], name)), option=name)
     if f"{side}offsetsbytimestamp" in options:
         name = f"{side}OffsetsByTimestamp"
-        return Bounds(by_log=parse_times(options[name.lower()], name), option=name)
+        return Bounds(by_partition=parse_times(options[name.lower()], name), option=name)
     name = f"{side}Offsets"
     value = options.get(name.lower(), default.value).strip()
     if value.lower() in tuple(LogEnd):
         return Bounds(LogEnd(value.lower()), option=name)
-    return Bounds(by_log=parse_offsets(value, name, physical=physical), option=name)
+    return Bounds(by_partition=parse_offsets(value, name, physical=physical), option=name)
 
 
 def _reject_end(bounds: Bounds, end: LogEnd) -> Bounds:
@@ -760,7 +760,7 @@ def _reject_end(bounds: Bounds, end: LogEnd) -> Bounds:
 
     A batch cannot start at the end of a partition, or stop at its start.
     """
-    if end in (bounds.everywhere, *bounds.by_log.values()):
+    if end in (bounds.everywhere, *bounds.by_partition.values()):
         raise SettingsError(
             f"{bounds.option} cannot be {end.value}: nothing would be read",
             option=bounds.option,

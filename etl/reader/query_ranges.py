@@ -25,10 +25,10 @@ from etl.errors import (
 from etl.ledger.topic_filters import java_pattern
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Cleanup,
     Fingerprint,
     PartitionOffsets,
+    TopicPartition,
     values_of,
 )
 from etl.model.plans import OffsetRange
@@ -62,46 +62,50 @@ class Bounds:
     """One bound for every partition, or a bound for each named partition."""
 
     everywhere: Bound | None = None
-    by_log: Mapping[BrokerPartition, Bound] = field(default_factory=dict)
+    by_partition: Mapping[TopicPartition, Bound] = field(default_factory=dict)
     option: str = ""
     """The option that set it."""
 
-    def of(self, log: BrokerPartition) -> Bound:
+    def of(self, partition: TopicPartition) -> Bound:
         """Return the bound of a partition.
 
         Raises SettingsError if partitions are named and this one is not.
         """
         if self.everywhere is not None:
             return self.everywhere
-        if log not in self.by_log:
+        if partition not in self.by_partition:
             action = "Name every partition that is read: -2 is its first offset, -1 its end"
             raise SettingsError(
                 "A partition is not named",
                 option=self.option,
-                **log.place,
+                **partition.place,
                 action=action,
             )
-        return self.by_log[log]
+        return self.by_partition[partition]
 
     @property
     def are_offsets(self) -> bool:
         """True if all bounds are offsets, which never change."""
         if self.everywhere is not None:
             return False
-        return all(isinstance(bound, int) for bound in self.by_log.values())
+        return all(isinstance(bound, int) for bound in self.by_partition.values())
 
-    def only(self, logs: Collection[BrokerPartition]) -> Bounds:
+    def only(self, partitions: Collection[TopicPartition]) -> Bounds:
         """Return the bounds of these partitions only."""
-        by_log = {log: bound for log, bound in self.by_log.items() if log in logs}
-        return replace(self, by_log=by_log)
+        by_partition = {
+            partition: bound
+            for partition, bound in self.by_partition.items()
+            if partition in partitions
+        }
+        return replace(self, by_partition=by_partition)
 
-    def times(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, int]:
+    def times(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the times in ms of partitions whose bound is a time."""
-        times: dict[BrokerPartition, int] = {}
-        for log in logs:
-            bound = self.of(log)
+        times: dict[TopicPartition, int] = {}
+        for partition in partitions:
+            bound = self.of(partition)
             if isinstance(bound, FirstAt):
-                times[log] = bound.ms
+                times[partition] = bound.ms
         return times
 
 
@@ -114,7 +118,7 @@ class TopicSelection:
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    logs: tuple[BrokerPartition, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
 
     @property
     def asked(self) -> list[str] | None:
@@ -125,19 +129,19 @@ class TopicSelection:
 
     @property
     def _named_topics(self) -> list[str]:
-        topics = [log.topic for log in self.logs]
+        topics = [partition.topic for partition in self.partitions]
         return [*self.topics, *topics]
 
-    def among(self, there: Iterable[BrokerPartition]) -> list[BrokerPartition]:
+    def among(self, there: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the selected ones of the existing partitions, in order.
 
         Raises TopicMissing if a named topic or partition does not exist.
         """
         known = sorted(there)
-        names = {log.topic for log in known}
+        names = {partition.topic for partition in known}
         if self.pattern is not None:
             pattern = java_pattern(self.pattern)
-            found = [log for log in known if pattern.search(log.topic)]
+            found = [partition for partition in known if pattern.search(partition.topic)]
             if not found:
                 action = "Check the expression, and that this is the right cluster"
                 raise TopicMissing(
@@ -151,10 +155,10 @@ class TopicSelection:
                     topic=topic,
                     action="Check its name, and that this is the right cluster",
                 )
-        reject_missing_partitions(self.logs, known)
-        if self.logs:
-            return list(self.logs)
-        return [log for log in known if log.topic in self.topics]
+        reject_missing_partitions(self.partitions, known)
+        if self.partitions:
+            return list(self.partitions)
+        return [partition for partition in known if partition.topic in self.topics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,7 @@ class ReadOptions:
     zookeeper: str | None = None
     """ZooKeeper of the brokers, `host:port,host:port/chroot`. If set, `FetchOptions.bootstrap` is empty."""
     physical: bool = False
-    """Partitions are physical (`BrokerPartition.is_physical`)."""
+    """Partitions are physical (`TopicPartition.is_physical`)."""
     late_start_is_latest: bool = False
     """If no record is as late as a starting time, start at the end instead of failing."""
     compacted: frozenset[str] = frozenset()
@@ -190,30 +194,34 @@ class ReadOptions:
         """True if bounds change with the partition: `earliest`, `latest` and times."""
         return self.ranges is None and not (self.starting.are_offsets and self.ending.are_offsets)
 
-    def only(self, logs: Collection[BrokerPartition]) -> ReadOptions:
+    def only(self, partitions: Collection[TopicPartition]) -> ReadOptions:
         """Return the reading of these partitions only."""
-        return replace(self, starting=self.starting.only(logs), ending=self.ending.only(logs))
+        return replace(
+            self, starting=self.starting.only(partitions), ending=self.ending.only(partitions)
+        )
 
 
 def reject_missing_partitions(
-    named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]
+    named: Iterable[TopicPartition], there: Iterable[TopicPartition]
 ) -> None:
     """Raise TopicMissing for the first named partition that does not exist."""
     known = set(there)
-    for log in named:
-        if log in known:
+    for partition in named:
+        if partition in known:
             continue
         count = 0
         for other in known:
-            if other.topic == log.topic and other.broker_id == log.broker_id:
+            if other.topic == partition.topic and other.broker_id == partition.broker_id:
                 count += 1
-        on = f" on broker {log.broker_id}" if log.is_physical else ""
+        on = f" on broker {partition.broker_id}" if partition.is_physical else ""
         if count:
             message = f"The topic has {count} partitions{on}, numbered from 0, and not this one"
         else:
             message = f"The topic is not there{on}"
         raise TopicMissing(
-            message, **log.place, action="Check the option, and that this is the right cluster"
+            message,
+            **partition.place,
+            action="Check the option, and that this is the right cluster",
         )
 
 
@@ -230,13 +238,13 @@ class Task:
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Topic ids when the ranges were planned, if known."""
-    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Leader epochs when the ranges were planned."""
-    incarnations: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    incarnations: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Incarnation of a partition, if it is not the first."""
     cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
     """Cleanup policies of topics, if known."""
-    fingerprints: Mapping[BrokerPartition, Fingerprint] = field(default_factory=dict)
+    fingerprints: Mapping[TopicPartition, Fingerprint] = field(default_factory=dict)
     """Tail fingerprints of physical partitions when the ranges were planned."""
 
     @property
@@ -254,11 +262,11 @@ class QueryTask(Task):
     all offsets from its start on: each query resolves them (`reading.pieces_of`).
     """
 
-    planned: Mapping[BrokerPartition, OffsetRange] = field(default_factory=dict)
+    planned: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     """The whole range of each partition at that time. An empty one is in `ranges`, too."""
     brokers: tuple[Broker, ...] = ()
     """All brokers of the cluster when the tasks were planned."""
-    others_than: frozenset[BrokerPartition] | None = None
+    others_than: frozenset[TopicPartition] | None = None
     """The task also reads selected partitions that are not among these: they were added later.
 
     None: another task reads them, or none does.
@@ -275,25 +283,25 @@ def tasks_of_ranges(
     tasks: Sequence[Sequence[int]],
     *,
     topic_ids: Mapping[str, str],
-    leader_epochs: Mapping[BrokerPartition, int],
-    incarnations: Mapping[BrokerPartition, int],
+    leader_epochs: Mapping[TopicPartition, int],
+    incarnations: Mapping[TopicPartition, int],
     cleanups: Mapping[str, Cleanup],
-    fingerprints: Mapping[BrokerPartition, Fingerprint],
+    fingerprints: Mapping[TopicPartition, Fingerprint],
 ) -> list[Task]:
     """Return a task for each list of indices, with the values of its partitions only."""
     result = []
     for indices in tasks:
         read = tuple(ranges[i] for i in indices)
-        logs = [r.log for r in read]
-        topics = {log.topic for log in logs}
+        partitions = [r.partition for r in read]
+        topics = {partition.topic for partition in partitions}
         task = Task(
             tuple(indices),
             read,
             select_topics(topic_ids, topics),
-            values_of(leader_epochs, logs),
-            values_of(incarnations, logs),
+            values_of(leader_epochs, partitions),
+            values_of(incarnations, partitions),
             select_topics(cleanups, topics),
-            values_of(fingerprints, logs),
+            values_of(fingerprints, partitions),
         )
         result.append(task)
     return result
@@ -301,9 +309,9 @@ def tasks_of_ranges(
 
 def ranges_of(
     reading: ReadOptions,
-    extents: Mapping[BrokerPartition, PartitionOffsets],
-    first: Mapping[BrokerPartition, int | None],
-    last: Mapping[BrokerPartition, int | None],
+    extents: Mapping[TopicPartition, PartitionOffsets],
+    first: Mapping[TopicPartition, int | None],
+    last: Mapping[TopicPartition, int | None],
 ) -> Iterator[OffsetRange]:
     """Yield the range of each partition.
 
@@ -315,21 +323,21 @@ def ranges_of(
     offsets.
     """
     for bounds in (reading.starting, reading.ending):
-        _reject_unread(bounds.option, bounds.by_log, extents)
-    for log, extent in sorted(extents.items()):
-        starting = reading.starting.of(log)
-        ending = reading.ending.of(log)
-        start = _offset_of(starting, extent, first.get(log))
-        end = _offset_of(ending, extent, last.get(log))
+        _reject_unread(bounds.option, bounds.by_partition, extents)
+    for partition, extent in sorted(extents.items()):
+        starting = reading.starting.of(partition)
+        ending = reading.ending.of(partition)
+        start = _offset_of(starting, extent, first.get(partition))
+        end = _offset_of(ending, extent, last.get(partition))
         if start is None:
-            start = _start_after_last_record(log, extent, reading)
+            start = _start_after_last_record(partition, extent, reading)
         if end is None:
             ending = LogEnd.LATEST
             end = extent.end_offset
-        _reject_reversed(log, reading, (starting, start), (ending, end))
+        _reject_reversed(partition, reading, (starting, start), (ending, end))
         if start > end and reading.fetch.fails_on_data_loss:
-            raise _outside(log, start, end, extent)
-        whole = OffsetRange(log, start, max(start, end))
+            raise _outside(partition, start, end, extent)
+        whole = OffsetRange(partition, start, max(start, end))
         yield clip_to_partition(whole, extent, fails=reading.fetch.fails_on_data_loss)
 
 
@@ -340,7 +348,7 @@ def clip_to_partition(whole: OffsetRange, extent: PartitionOffsets, *, fails: bo
     above the readable end, which an open transaction holds back; RanOutBeforeUntil if it ends above
     the end of the partition.
     """
-    place = whole.log.place
+    place = whole.partition.place
     if (
         not whole.size
         or extent.log_start_offset <= whole.from_offset <= whole.until_offset <= extent.end_offset
@@ -348,7 +356,9 @@ def clip_to_partition(whole: OffsetRange, extent: PartitionOffsets, *, fails: bo
         return whole
     if not fails:
         start = min(max(whole.from_offset, extent.log_start_offset), extent.end_offset)
-        return OffsetRange(whole.log, start, max(start, min(whole.until_offset, extent.end_offset)))
+        return OffsetRange(
+            whole.partition, start, max(start, min(whole.until_offset, extent.end_offset))
+        )
     if whole.from_offset < extent.log_start_offset:
         message = (
             f"The partition starts at {extent.log_start_offset},"
@@ -376,15 +386,15 @@ def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[Offset
 
     All tasks together read each offset of the whole ranges once.
     """
-    mine: dict[BrokerPartition, list[OffsetRange]] = {}
+    mine: dict[TopicPartition, list[OffsetRange]] = {}
     for piece in task.ranges:
-        mine.setdefault(piece.log, []).append(piece)
+        mine.setdefault(piece.partition, []).append(piece)
     for whole in wholes:
-        planned = task.planned.get(whole.log)
+        planned = task.planned.get(whole.partition)
         if planned is None:  # added later
             yield whole
             continue
-        for piece in mine.get(whole.log, ()):
+        for piece in mine.get(whole.partition, ()):
             start = whole.from_offset
             end = whole.until_offset
             if piece.from_offset > planned.from_offset:
@@ -396,7 +406,10 @@ def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[Offset
 
 
 def _reject_reversed(
-    log: BrokerPartition, reading: ReadOptions, start: tuple[Bound, int], end: tuple[Bound, int]
+    partition: TopicPartition,
+    reading: ReadOptions,
+    start: tuple[Bound, int],
+    end: tuple[Bound, int],
 ) -> None:
     """Raise SettingsError if both bounds were given and the start is beyond the end.
 
@@ -415,15 +428,15 @@ def _reject_reversed(
         message = f"Reading would start at {start_offset} and stop at {end_offset}"
     if message:
         action = f"Check {reading.starting.option} and {reading.ending.option}"
-        raise SettingsError(message, **log.place, action=action)
+        raise SettingsError(message, **partition.place, action=action)
 
 
-def _outside(log: BrokerPartition, start: int, end: int, extent: PartitionOffsets) -> EtlError:
+def _outside(partition: TopicPartition, start: int, end: int, extent: PartitionOffsets) -> EtlError:
     """Return the error of a range outside the partition.
 
     The range starts above the readable end, or ends below the log start.
     """
-    place = log.place
+    place = partition.place
     if start <= extent.log_start_offset:
         message = (
             f"The partition starts at {extent.log_start_offset}, offsets up to {end} are requested"
@@ -450,7 +463,7 @@ def _outside(log: BrokerPartition, start: int, end: int, extent: PartitionOffset
 
 
 def _reject_unread(
-    option: str, named: Iterable[BrokerPartition], read: Iterable[BrokerPartition]
+    option: str, named: Iterable[TopicPartition], read: Iterable[TopicPartition]
 ) -> None:
     """Raise TopicMissing if an option has a bound for a partition that is not read."""
     unread = sorted(set(named) - set(read))
@@ -473,11 +486,11 @@ def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int
 
 
 def _start_after_last_record(
-    log: BrokerPartition, extent: PartitionOffsets, reading: ReadOptions
+    partition: TopicPartition, extent: PartitionOffsets, reading: ReadOptions
 ) -> int:
     """Return the end of the partition if `late_start_is_latest`. Raises SettingsError."""
     if reading.late_start_is_latest:
         return extent.end_offset
     message = "No record is as late as the starting time"
     action = "Check the time; startingOffsetsByTimestampStrategy: latest reads nothing there"
-    raise SettingsError(message, option=reading.starting.option, **log.place, action=action)
+    raise SettingsError(message, option=reading.starting.option, **partition.place, action=action)

@@ -116,7 +116,7 @@ def _without_leaders(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     """
     result = []
     for each in ranges:
-        if each.log.is_physical:
+        if each.partition.is_physical:
             result.append(each)
         else:
             result.append(replace(each, leader=None))

@@ -45,8 +45,8 @@ from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMe
 from etl.model.columns import raw_columns, spark_schema
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Cleanup,
+    TopicPartition,
     cleanup_of,
     uncounted,
     values_of,
@@ -96,8 +96,8 @@ def _query_tasks(
     empty = [each for each in request.ranges if not each.size]
     all_ranges = [*ranges, *empty]
     empty_indices = range(len(ranges), len(all_ranges))
-    planned = {each.log: each for each in request.ranges}
-    may_grow = not reading.physical and not reading.selection.logs
+    planned = {each.partition: each for each in request.ranges}
+    may_grow = not reading.physical and not reading.selection.partitions
     count = max(1, len(groups))
     for number in range(count):
         indices = list(groups[number]) if groups else []
@@ -105,14 +105,14 @@ def _query_tasks(
         task = request.task(all_ranges, indices)
         # The first task reads partitions that are added later.
         others_than = frozenset(planned) if may_grow and number == 0 else None
-        logs = [each.log for each in task.ranges]
+        partitions = [each.partition for each in task.ranges]
         yield QueryTask(
             task.indices,
             task.ranges,
             task.topic_ids,
             task.leader_epochs,
             cleanups=task.cleanups,
-            planned=values_of(planned, logs),
+            planned=values_of(planned, partitions),
             brokers=request.brokers,
             others_than=others_than,
         )
@@ -127,13 +127,13 @@ def resolve_task(task: QueryTask, reading: ReadOptions) -> Task:
     """
     with _cluster_of(task, reading) as cluster:
         if task.others_than is None:
-            topics: Collection[str] | None = {each.log.topic for each in task.ranges}
+            topics: Collection[str] | None = {each.partition.topic for each in task.ranges}
         else:
             topics = reading.selection.asked
         metadata = cluster.describe_when_known(topics, wait_s=reading.fetch.timeout_s)
         _reject_recreated(task, metadata)
-        logs = _current_partitions(task, reading, metadata)
-        request, found = _resolve(cluster, reading.only(set(logs)), logs, metadata)
+        partitions = _current_partitions(task, reading, metadata)
+        request, found = _resolve(cluster, reading.only(set(partitions)), partitions, metadata)
         if reading.fetch.fails_on_data_loss:
             _reject_truncated(cluster, task, found)
     ranges = tuple(pieces_of(task, request.ranges))
@@ -171,8 +171,10 @@ def _planned_metadata(task: QueryTask) -> ClusterMetadata:
     Brokers of Jafka and Kafka 0.7 do not report them.
     """
     partitions: dict[str, list[PartitionMetadata]] = {}
-    for log, whole in task.planned.items():
-        partitions.setdefault(log.topic, []).append(PartitionMetadata(log, None, whole.leader))
+    for partition, whole in task.planned.items():
+        partitions.setdefault(partition.topic, []).append(
+            PartitionMetadata(partition, None, whole.leader)
+        )
     topics = {}
     for name, found in partitions.items():
         topics[name] = TopicMetadata(name, None, None, False, tuple(found))
@@ -198,17 +200,17 @@ def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
 
 def _current_partitions(
     task: QueryTask, reading: ReadOptions, metadata: ClusterMetadata
-) -> list[BrokerPartition]:
+) -> list[TopicPartition]:
     """Return the task's partitions, with later ones if it covers them. Raises TopicMissing."""
     existing = _existing(metadata, reading)
     planned = sorted(task.planned)
     if reading.selection.pattern is not None and not reading.fetch.fails_on_data_loss:
-        planned = [log for log in planned if log in existing]
+        planned = [partition for partition in planned if partition in existing]
     reject_missing_partitions(planned, existing)
     if task.others_than is None:
         return planned
     selected = reading.selection.among(existing)
-    added = [log for log in selected if log not in task.others_than]
+    added = [partition for partition in selected if partition not in task.others_than]
     return [*planned, *added]
 
 
@@ -217,18 +219,18 @@ def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeader
 
     Partitions with an unchanged leader epoch are not checked.
     """
-    elected: dict[BrokerPartition, int] = {}
-    for log, epoch in task.leader_epochs.items():
-        if found.epochs.get(log, epoch) != epoch:
-            elected[log] = epoch
+    elected: dict[TopicPartition, int] = {}
+    for partition, epoch in task.leader_epochs.items():
+        if found.epochs.get(partition, epoch) != epoch:
+            elected[partition] = epoch
     if not elected:
         return
     ends = cluster.epoch_ends(elected, leaders=values_of(found.leaders, elected))
-    for log, end in sorted(ends.items()):
-        planned_end = task.planned[log].until_offset
+    for partition, end in sorted(ends.items()):
+        planned_end = task.planned[partition].until_offset
         if end.end_offset < planned_end:
             is_known = end.epoch == end.asked_epoch
-            raise Cut(log, planned_end, end.end_offset, is_known).error()
+            raise Cut(partition, planned_end, end.end_offset, is_known).error()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,24 +239,24 @@ class _RequestedRanges:
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
-    leader_epochs: Mapping[BrokerPartition, int]
+    leader_epochs: Mapping[TopicPartition, int]
     cleanups: Mapping[str, Cleanup]
     boundaries: Boundaries
     brokers: tuple[Broker, ...]
     """All brokers of the cluster."""
-    bytes_per_offset: Mapping[BrokerPartition, float] = field(default_factory=dict)
+    bytes_per_offset: Mapping[TopicPartition, float] = field(default_factory=dict)
     """Of partitions with reported sizes."""
 
     def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
         """Return a task of these pieces."""
         read = tuple(ranges[i] for i in indices)
-        logs = [r.log for r in read]
-        topics = {log.topic for log in logs}
+        partitions = [r.partition for r in read]
+        topics = {partition.topic for partition in partitions}
         return Task(
             tuple(indices),
             read,
             select_topics(self.topic_ids, topics),
-            values_of(self.leader_epochs, logs),
+            values_of(self.leader_epochs, partitions),
             cleanups=select_topics(self.cleanups, topics),
         )
 
@@ -265,62 +267,66 @@ def _request_of(reading: ReadOptions) -> _RequestedRanges:
     Requests: one Metadata, two or three ListOffsets per broker, one more for each side given by
     time, one DescribeLogDirs, one DescribeConfigs.
     """
-    named: list[BrokerPartition] | None = None
+    named: list[TopicPartition] | None = None
     if reading.ranges is not None:
-        named = sorted({r.log for r in reading.ranges})
-    with _open_cluster(reading, named or reading.selection.logs) as cluster:
+        named = sorted({r.partition for r in reading.ranges})
+    with _open_cluster(reading, named or reading.selection.partitions) as cluster:
         if named is None:
             topics: Collection[str] | None = reading.selection.asked
         else:
-            topics = {log.topic for log in named}
+            topics = {partition.topic for partition in named}
         metadata = cluster.describe_when_known(topics, wait_s=reading.fetch.timeout_s)
         existing = _existing(metadata, reading)
         if named is None:
-            logs = reading.selection.among(existing)
+            partitions = reading.selection.among(existing)
         else:
             reject_missing_partitions(named, existing)
-            logs = named
-        request, found = _resolve(cluster, reading, logs, metadata)
+            partitions = named
+        request, found = _resolve(cluster, reading, partitions, metadata)
         return replace(request, bytes_per_offset=cluster.bytes_per_offset(found))
 
 
-def _existing(metadata: ClusterMetadata, reading: ReadOptions) -> set[BrokerPartition]:
+def _existing(metadata: ClusterMetadata, reading: ReadOptions) -> set[TopicPartition]:
     """Return the existing partitions; with a pattern, without those of internal topics."""
     existing = metadata.leaders.keys() | metadata.leaderless
     existing -= uncounted(metadata.leaderless, metadata.leaders)
     if reading.selection.pattern is not None:
-        existing = {log for log in existing if not metadata.topics[log.topic].is_internal}
+        existing = {
+            partition for partition in existing if not metadata.topics[partition.topic].is_internal
+        }
     return existing
 
 
 def _resolve(
     cluster: Cluster,
     reading: ReadOptions,
-    logs: Sequence[BrokerPartition],
+    partitions: Sequence[TopicPartition],
     metadata: ClusterMetadata,
 ) -> tuple[_RequestedRanges, OffsetsAndLeaders]:
     """Return the ranges of the current partitions, and their offsets."""
-    found = cluster.extents(logs, isolation=reading.fetch.isolation, metadata=metadata)
+    found = cluster.extents(partitions, isolation=reading.fetch.isolation, metadata=metadata)
     if found.leaderless:
         lost = min(found.leaderless)
         raise BrokerUnreachable(f"The partition {lost.unled}", **lost.place, action=lost.held_by)
     ranges: list[OffsetRange] = []
     if reading.ranges is not None:
         for whole in reading.ranges:
-            extent = found.extents[whole.log]
+            extent = found.extents[whole.partition]
             ranges.append(clip_to_partition(whole, extent, fails=reading.fetch.fails_on_data_loss))
     else:
         # After the offsets: a record that comes in between is above the end, and not read.
-        first = cluster.first_at(reading.starting.times(logs), isolation=reading.fetch.isolation)
-        last = cluster.first_at(reading.ending.times(logs), isolation=reading.fetch.isolation)
+        first = cluster.first_at(
+            reading.starting.times(partitions), isolation=reading.fetch.isolation
+        )
+        last = cluster.first_at(reading.ending.times(partitions), isolation=reading.fetch.isolation)
         ranges = list(ranges_of(reading, found.extents, first, last))
     # With failOnDataLoss false a truncated partition is no error, so its epoch is not checked.
     leader_epochs = found.epochs if reading.fetch.fails_on_data_loss else {}
     led = []
     topics = set()
     for r in ranges:
-        led.append(replace(r, leader=found.leaders[r.log]))
-        topics.add(r.log.topic)
+        led.append(replace(r, leader=found.leaders[r.partition]))
+        topics.add(r.partition.topic)
     request = _RequestedRanges(
         tuple(led),
         metadata.topic_ids,
@@ -345,7 +351,7 @@ def _cleanups(
 
 
 @contextlib.contextmanager
-def _open_cluster(reading: ReadOptions, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
+def _open_cluster(reading: ReadOptions, named: Sequence[TopicPartition]) -> Iterator[Cluster]:
     """Open the cluster on the driver. Only this connects to ZooKeeper."""
     from etl.io.brokers.cluster_requests import Cluster
     from etl.io.clusters import registered_cluster

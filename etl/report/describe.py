@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from etl.decide.member_offsets import ReadTwice
 from etl.decide.offsets import starts_of
 from etl.decide.partition_owners import UNASSIGNED
-from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
+from etl.model.partitions import OpenTransaction, TopicPartition, uncounted
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, ReadByOthers, StaleRows
 from etl.model.snapshot import Snapshot
 from etl.settings.sections import LimitsSettings
@@ -125,23 +125,23 @@ def describe_who_skipped(reasons: Mapping[LossReason, Collection[int]]) -> tuple
 def describe_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """Describe the losses of a plan: a sentence per interval."""
     for loss in losses:
-        yield f"{loss.log}: {_interval(loss)} {_LOSSES[loss.why].done}"
+        yield f"{loss.partition}: {_interval(loss)} {_LOSSES[loss.why].done}"
 
 
 def describe_skipped(losses: Iterable[Loss]) -> Iterator[str]:
     """Describe the losses of a plan that is not executed yet."""
     for loss in losses:
-        yield f"The next run gives up {loss.log}: {_interval(loss)}, {loss.why.value}"
+        yield f"The next run gives up {loss.partition}: {_interval(loss)}, {loss.why.value}"
 
 
 def describe_given_up(losses: Iterable[Loss]) -> list[str]:
     """Describe what an operator's command gives up: a sentence per interval."""
-    return [f"Lost: {loss.log}: {_interval(loss)}, {loss.why.value}" for loss in losses]
+    return [f"Lost: {loss.partition}: {_interval(loss)}, {loss.why.value}" for loss in losses]
 
 
 def _interval(loss: Loss) -> str:
     count = loss.until_offset - loss.from_offset
-    return f"{count:,} {loss.log.unit}s ({loss.from_offset} to {loss.until_offset})"
+    return f"{count:,} {loss.partition.unit}s ({loss.from_offset} to {loss.until_offset})"
 
 
 # -- plans
@@ -167,31 +167,33 @@ def describe_left(old: Plan, plan: Plan) -> list[str]:
     One sentence for each partition.
     """
     starts = starts_of(old)
-    lost = {loss.log for loss in plan.losses.lost}
+    lost = {loss.partition for loss in plan.losses.lost}
     sentences = []
-    for log in sorted(r.log for r in old.advancing):
-        start = starts[log]
-        if log in lost or plan.loaded_until.get(log) != start:
+    for partition in sorted(r.partition for r in old.advancing):
+        start = starts[partition]
+        if partition in lost or plan.loaded_until.get(partition) != start:
             continue
         sentences.append(
-            f"Not read by this plan: {log}: offsets {start} to {old.loaded_until[log]} of plan "
+            f"Not read by this plan: {partition}: offsets {start} to {old.loaded_until[partition]} of plan "
             f"{old.number}; its loaded-until offset stays {start}"
         )
     return sentences
 
 
-def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
+def describe_continuation(
+    plan: Plan, old: Plan, partition: TopicPartition, *, is_stored: bool
+) -> str:
     """Describe where a truncated or recreated partition continues, and how far it was read before.
 
     `is_stored`: `old` was not executed.
     """
-    planned = old.loaded_until[log]
-    loaded = starts_of(old)[log] if is_stored else planned
+    planned = old.loaded_until[partition]
+    loaded = starts_of(old)[partition] if is_stored else planned
     reached = f"loaded up to {loaded}"
     if planned > loaded:
         reached += f" and planned up to {planned}"
     return (
-        f"{log} continues at {plan.loaded_until[log]}. The former log was {reached}; records after "
+        f"{partition} continues at {plan.loaded_until[partition]}. The former log was {reached}; records after "
         "that are lost, and their number is unknown"
     )
 
@@ -200,7 +202,7 @@ def describe_purpose(plan: Plan) -> str:
     """Describe the purpose of a plan without ranges, as the end of a sentence."""
     if plan.losses.lost:
         lost = sum(loss.until_offset - loss.from_offset for loss in plan.losses.lost)
-        return f"reads nothing and gives up {counted(lost, plan.losses.lost[0].log.unit)}"
+        return f"reads nothing and gives up {counted(lost, plan.losses.lost[0].partition.unit)}"
     count = len(plan.partitions.keys() | plan.pending.keys())
     if not count:
         return "reads nothing and has no partition with a known start"
@@ -211,7 +213,7 @@ def describe_stale_rows(stale_rows: Iterable[StaleRows]) -> Iterator[str]:
     """Describe rows of records that the brokers lost: a sentence per interval."""
     for one in stale_rows:
         yield (
-            f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with incarnation "
+            f"{one.partition}: rows of offsets {one.from_offset} to {one.until_offset} with incarnation "
             f"{one.incarnation} are of records that Kafka lost; they stay in the table"
         )
 
@@ -283,26 +285,26 @@ def describe_changed_owners(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[
 
 def _by_topic(found: Iterable[ReadTwice | ReadByOthers]) -> Iterator[tuple[str, str]]:
     """Yield each topic with the number of its offsets and the first interval."""
-    in_order = sorted(found, key=lambda one: one.log)
-    for topic, group in groupby(in_order, key=lambda one: one.log.topic):
+    in_order = sorted(found, key=lambda one: one.partition)
+    for topic, group in groupby(in_order, key=lambda one: one.partition.topic):
         intervals = list(group)
         count = sum(one.until_offset - one.from_offset for one in intervals)
         first = intervals[0]
         where = "partition"
         if len(intervals) > 1:
             where = f"{len(intervals):,} partitions, first"
-        bounds = f"{first.log.key} from {first.from_offset} to {first.until_offset}"
-        yield topic, f"{count:,} {first.log.unit}s of {where} {bounds}"
+        bounds = f"{first.partition.key} from {first.from_offset} to {first.until_offset}"
+        yield topic, f"{count:,} {first.partition.unit}s of {where} {bounds}"
 
 
-def describe_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_by_owner(left: Mapping[TopicPartition, str]) -> Iterator[str]:
     """Describe partitions that are left to their owners: a sentence per owner and topic."""
     sentences = {}
-    for log, owner in left.items():
+    for partition, owner in left.items():
         sentence = f"owned by {owner}; left out"
         if owner == UNASSIGNED:
             sentence = f"assigned to {owner}; a run reads it after the next rebalance"
-        sentences[log] = sentence
+        sentences[partition] = sentence
     return describe_by_topic(sentences)
 
 
@@ -310,25 +312,25 @@ def describe_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
 
 
 def describe_leaderless(
-    logs: Collection[BrokerPartition], led: Collection[BrokerPartition]
+    partitions: Collection[TopicPartition], led: Collection[TopicPartition]
 ) -> Iterator[str]:
     """Describe partitions without a leader: a sentence per topic and reason.
 
     `led`: partitions with a leader.
     """
-    missing = uncounted(logs, led)
+    missing = uncounted(partitions, led)
     sentences = {}
-    for log in logs:
+    for partition in partitions:
         sentence = "no leader; left out"
-        if log in missing:
+        if partition in missing:
             sentence = "its broker has fewer partitions now; left out"
-        elif log.is_physical:
+        elif partition.is_physical:
             sentence = "its broker is unavailable; left out"
-        sentences[log] = sentence
+        sentences[partition] = sentence
     return describe_by_topic(sentences)
 
 
-def describe_capped(left: Mapping[BrokerPartition, int], limits: LimitsSettings) -> str:
+def describe_capped(left: Mapping[TopicPartition, int], limits: LimitsSettings) -> str:
     """Describe how many offsets the caps leave to the next run."""
     caps = []
     if limits.max_records_per_plan is not None:
@@ -341,16 +343,16 @@ def describe_capped(left: Mapping[BrokerPartition, int], limits: LimitsSettings)
 
 def describe_open(snapshot: Snapshot) -> Iterator[str]:
     """Describe partitions with an open transaction: a sentence per topic and transaction."""
-    waiting: dict[tuple[str, str], list[BrokerPartition]] = {}
-    for log, extent in sorted(snapshot.readable.items()):
+    waiting: dict[tuple[str, str], list[TopicPartition]] = {}
+    for partition, extent in sorted(snapshot.readable.items()):
         if extent.held_back:
-            transaction = _describe_transaction(snapshot.partition(log).open_transaction)
-            waiting.setdefault((log.topic, transaction), []).append(log)
-    for (topic, transaction), logs in waiting.items():
-        count = sum(snapshot.readable[log].held_back for log in logs)
+            transaction = _describe_transaction(snapshot.partition(partition).open_transaction)
+            waiting.setdefault((partition.topic, transaction), []).append(partition)
+    for (topic, transaction), partitions in waiting.items():
+        count = sum(snapshot.readable[partition].held_back for partition in partitions)
         verb = "waits" if count == 1 else "wait"
         yield (
-            f"{topic} {named_keys(logs)}: {counted(count, 'offset')} below the high watermark "
+            f"{topic} {named_keys(partitions)}: {counted(count, 'offset')} below the high watermark "
             f"{verb} for {transaction}"
         )
 
@@ -368,39 +370,41 @@ def _describe_transaction(transaction: OpenTransaction | None) -> str:
     return f"the open transaction{name} of producer {transaction.producer_id}{since}"
 
 
-def describe_unknown(subject: str, reasons: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_unknown(subject: str, reasons: Mapping[TopicPartition, str]) -> Iterator[str]:
     """Describe which partitions have an unknown value: a sentence per topic and reason."""
-    sentences = {log: f"{subject} is unknown: {reason}" for log, reason in reasons.items()}
+    sentences = {
+        partition: f"{subject} is unknown: {reason}" for partition, reason in reasons.items()
+    }
     return describe_by_topic(sentences)
 
 
-def describe_by_topic(sentences: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_by_topic(sentences: Mapping[TopicPartition, str]) -> Iterator[str]:
     """Yield one sentence for all partitions of a topic with the same text."""
-    by_sentence: dict[tuple[str, str], list[BrokerPartition]] = {}
-    for log, sentence in sorted(sentences.items()):
-        by_sentence.setdefault((log.topic, sentence), []).append(log)
-    for (topic, sentence), logs in by_sentence.items():
-        yield f"{topic} {named_keys(logs)}: {sentence}"
+    by_sentence: dict[tuple[str, str], list[TopicPartition]] = {}
+    for partition, sentence in sorted(sentences.items()):
+        by_sentence.setdefault((partition.topic, sentence), []).append(partition)
+    for (topic, sentence), partitions in by_sentence.items():
+        yield f"{topic} {named_keys(partitions)}: {sentence}"
 
 
 _NAMED = 5
 """How many partitions one sentence names."""
 
 
-def named_keys(logs: Sequence[BrokerPartition]) -> str:
+def named_keys(partitions: Sequence[TopicPartition]) -> str:
     """Return the keys of the first partitions of one topic, and how many more there are."""
-    keys = ", ".join(log.key for log in logs[:_NAMED])
-    if len(logs) <= _NAMED:
+    keys = ", ".join(partition.key for partition in partitions[:_NAMED])
+    if len(partitions) <= _NAMED:
         return keys
-    return f"{keys} and {len(logs) - _NAMED:,} more"
+    return f"{keys} and {len(partitions) - _NAMED:,} more"
 
 
-def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
+def existing_partitions(snapshot: Snapshot) -> set[TopicPartition]:
     """Return every existing partition, with a leader or without."""
     return snapshot.readable.keys() | snapshot.leaderless
 
 
-def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
+def describe_partition_offsets(snapshot: Snapshot, partition: TopicPartition) -> dict[str, Any]:
     """Return the offsets of a partition and its open transaction as a JSON object.
 
     Without a leader they are None.
@@ -413,13 +417,13 @@ def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict
         "transaction_began_at": None,
         "held_back_by": None,
     }
-    extent = snapshot.readable.get(log)
+    extent = snapshot.readable.get(partition)
     if extent:
         document["log_start"] = extent.log_start_offset
         document["log_end"] = extent.end_offset
         document["high_watermark"] = extent.end_offset + extent.held_back
         document["held_back"] = extent.held_back
-    transaction = snapshot.partition(log).open_transaction
+    transaction = snapshot.partition(partition).open_transaction
     if transaction:
         producer = f"producer {transaction.producer_id}"
         document["transaction_began_at"] = format_time(transaction.since_ms)

@@ -19,9 +19,9 @@ from etl.decide.lag import (
     oldest_unread,
     position_of,
 )
-from etl.decide.set_offsets import leave_paused, paused_logs
+from etl.decide.set_offsets import leave_paused, pauses_of_partitions
 from etl.errors import NeedsDecision
-from etl.model.partitions import BrokerPartition, OldestRecord, in_order
+from etl.model.partitions import OldestRecord, TopicPartition, in_order
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause, Snapshot
 from etl.report.describe import (
@@ -29,8 +29,8 @@ from etl.report.describe import (
     describe_open,
     describe_partition_offsets,
     describe_unknown,
+    existing_partitions,
     format_time,
-    logs_of,
     named_keys,
 )
 from etl.report.run_progress import time_in_words
@@ -49,7 +49,7 @@ class PausedPartitions:
 
     pauses: tuple[Pause, ...]
     """All have the same topic, reason and time."""
-    logs: tuple[BrokerPartition, ...]
+    partitions: tuple[TopicPartition, ...]
     """Existing partitions."""
     unread: int | None
     """Unread offsets (of Jafka bytes) of partitions with known offsets; None: all are unknown."""
@@ -61,18 +61,18 @@ class PausedPartitions:
     def summary(self) -> str:
         """Return a sentence."""
         first = self.pauses[0]
-        logs = list(self.logs)
-        if not logs:
-            logs = [pause.log for pause in self.pauses if pause.log]
-        where = f"{first.topic} {named_keys(logs)}".strip()
+        partitions = list(self.partitions)
+        if not partitions:
+            partitions = [pause.partition for pause in self.pauses if pause.partition]
+        where = f"{first.topic} {named_keys(partitions)}".strip()
         text = f"{where}: paused since {format_time(first.since_ms)} by {first.by}: {first.reason}"
-        if not self.logs:
+        if not self.partitions:
             return f"{text}; brokers report no such partition: it is deleted, or an ACL hides it"
         if self.unread is None:
             return f"{text}; the number of unread records is unknown"
         if not self.unread:
             return f"{text}; no unread records"
-        unread = f"{self.unread:,} {self.logs[0].unit}s unread"
+        unread = f"{self.unread:,} {self.partitions[0].unit}s unread"
         if self.headroom_s is None:
             return f"{text}; {unread}, and their expiry is unknown: {self.why_unknown}"
         expiry = "now"
@@ -88,8 +88,8 @@ class PausedPartitions:
         first = self.pauses[0]
         return {
             "topic": first.topic,
-            "whole_topic": any(pause.log is None for pause in self.pauses),
-            "partitions": [log.key for log in self.logs],
+            "whole_topic": any(pause.partition is None for pause in self.pauses),
+            "partitions": [partition.key for partition in self.partitions],
             "reason": first.reason,
             "by": first.by,
             "since_at": format_time(first.since_ms),
@@ -100,10 +100,10 @@ class PausedPartitions:
 
 def pause_as_json(pause: Pause) -> dict[str, Any]:
     """Return an operator's pause as a JSON object. A topic paused as a whole has no partition."""
-    log = pause.log
+    partition = pause.partition
     place: dict[str, Any] = {"topic": pause.topic, "partition": None}
-    if log:
-        place = log.place
+    if partition:
+        place = partition.place
     return {**place, **(describe_pause(pause) or {})}
 
 
@@ -123,21 +123,21 @@ def paused_partitions(
     """
     paused = leave_paused(snapshot).paused
     whole = snapshot.with_paused()
-    by_command: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
+    by_command: dict[tuple[str, str, str, int], tuple[list[Pause], list[TopicPartition]]] = {}
     for pause in snapshot.ledger.pauses:
         pauses, _ = by_command.setdefault(_command_of(pause), ([], []))
         pauses.append(pause)
-    for log, pause in sorted(paused.items()):
-        _, logs = by_command[_command_of(pause)]
-        logs.append(log)
+    for partition, pause in sorted(paused.items()):
+        _, partitions = by_command[_command_of(pause)]
+        partitions.append(partition)
     found = []
-    for pauses, logs in by_command.values():
+    for pauses, partitions in by_command.values():
         unread = []
-        for log in logs:
-            unread_of_log = _unread_of_paused(log, whole, so_far, settings, now_ms)
-            if unread_of_log is not None:
-                unread.append(unread_of_log)
-        found.append(_paused_by_command(tuple(pauses), tuple(logs), unread))
+        for partition in partitions:
+            unread_of_partition = _unread_of_paused(partition, whole, so_far, settings, now_ms)
+            if unread_of_partition is not None:
+                unread.append(unread_of_partition)
+        found.append(_paused_by_command(tuple(pauses), tuple(partitions), unread))
     return tuple(found)
 
 
@@ -150,17 +150,17 @@ def describe_paused(
 
 
 def describe_paused_but_loaded(
-    logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
+    partitions: Iterable[TopicPartition], pauses: Iterable[Pause]
 ) -> tuple[str, ...]:
     """Describe paused partitions that a replay or a backfill reads: a sentence each.
 
     An explicit range is loaded, and the partition stays paused.
     """
     sentences = []
-    for log, pause in sorted(paused_logs(logs, pauses).items()):
+    for partition, pause in sorted(pauses_of_partitions(partitions, pauses).items()):
         since = format_time(pause.since_ms)
         sentences.append(
-            f"{log} is paused since {since} by {pause.by}: {pause.reason}. "
+            f"{partition} is paused since {since} by {pause.by}: {pause.reason}. "
             "The named offsets are loaded, and it stays paused"
         )
     return tuple(sentences)
@@ -171,7 +171,7 @@ def describe_paused_but_executed(plan: Plan, pauses: Iterable[Pause]) -> str:
 
     Empty if it has none.
     """
-    paused = sorted(paused_logs({r.log for r in plan.ranges}, pauses))
+    paused = sorted(pauses_of_partitions({r.partition for r in plan.ranges}, pauses))
     if not paused:
         return ""
     named = str(paused[0])
@@ -186,7 +186,7 @@ def _command_of(pause: Pause) -> tuple[str, str, str, int]:
 
 def _paused_by_command(
     pauses: tuple[Pause, ...],
-    logs: tuple[BrokerPartition, ...],
+    partitions: tuple[TopicPartition, ...],
     unread: list[tuple[int, Headroom | None]],
 ) -> PausedPartitions:
     """Return the value of one command. `unread`: of partitions with known lag."""
@@ -203,7 +203,7 @@ def _paused_by_command(
             break
     return PausedPartitions(
         pauses,
-        logs,
+        partitions,
         unread=aggregate_known(sum, counts),
         headroom_s=aggregate_known(min, [left.seconds for left in headrooms]),
         why_unknown=why_unknown,
@@ -211,7 +211,7 @@ def _paused_by_command(
 
 
 def _unread_of_paused(
-    log: BrokerPartition,
+    partition: TopicPartition,
     snapshot: Snapshot,
     so_far: Progress | None,
     settings: Settings,
@@ -220,19 +220,19 @@ def _unread_of_paused(
     """Return the lag of a partition and the time left; None if its lag is unknown."""
     if so_far is None:
         return None
-    start = oldest_unread(log, snapshot, so_far, settings)
-    lag = lag_of(log, snapshot, so_far, settings)
+    start = oldest_unread(partition, snapshot, so_far, settings)
+    lag = lag_of(partition, snapshot, so_far, settings)
     if lag is None or start is None:
         return None
     if not lag:
         return 0, None
-    oldest = snapshot.partition(log).oldest_unread or _unknown_oldest(log)
-    return lag, headroom(log, start, oldest, snapshot, now_ms=now_ms)
+    oldest = snapshot.partition(partition).oldest_unread or _unknown_oldest(partition)
+    return lag, headroom(partition, start, oldest, snapshot, now_ms=now_ms)
 
 
-def _unknown_oldest(log: BrokerPartition) -> OldestRecord:
+def _unknown_oldest(partition: TopicPartition) -> OldestRecord:
     """Return the oldest record of a partition without an observed one: the reason only."""
-    if log.is_physical:
+    if partition.is_physical:
         return _NO_TIMESTAMPS
     return _NOT_LOOKED_UP
 
@@ -253,7 +253,7 @@ class PartitionLag:
     expiry.
     """
 
-    log: BrokerPartition
+    partition: TopicPartition
     extent: Mapping[str, int | None]
     position: int | None
     lag: int | None
@@ -270,10 +270,10 @@ class PartitionLag:
     def as_json(self) -> dict[str, Any]:
         """Return the partition in the document of `etl lag`."""
         records_at_most = self.lag
-        if self.log.is_physical:
+        if self.partition.is_physical:
             records_at_most = None
         return {
-            **self.log.place,
+            **self.partition.place,
             **self.extent,
             "loaded_until": self.position,
             "lag": self.lag,
@@ -294,7 +294,7 @@ class Lags:
     """Lag of all partitions at one time."""
 
     at_ms: int
-    logs: tuple[PartitionLag, ...]
+    partitions: tuple[PartitionLag, ...]
     open_transactions: tuple[str, ...] = ()
     """Open transactions, a sentence per topic. Records after them are unreadable and do not lag."""
     paused: tuple[str, ...] = ()
@@ -308,18 +308,18 @@ class Lags:
 
         None if no value is known.
         """
-        known = [partition for partition in self.logs if partition.lag is not None]
+        known = [partition for partition in self.partitions if partition.lag is not None]
         lag = aggregate_known(sum, (partition.lag for partition in known))
         sizes = [partition.estimated_bytes for partition in known]
         times_behind = [partition.behind_s for partition in known]
         seconds_left = [partition.headroom.seconds for partition in known]
         bytes_left = [partition.headroom.bytes for partition in known]
         records_at_most = lag
-        if any(partition.log.is_physical for partition in self.logs):
+        if any(partition.partition.is_physical for partition in self.partitions):
             records_at_most = None
         return {
-            "partitions": len(self.logs),
-            "partitions_unknown": len(self.logs) - len(known),
+            "partitions": len(self.partitions),
+            "partitions_unknown": len(self.partitions) - len(known),
             "lag": lag,
             "records_at_most": records_at_most,
             "estimated_bytes": aggregate_known(sum, sizes),
@@ -334,9 +334,9 @@ class Lags:
         sentences: list[str] = []
         for name, subject in _UNKNOWN_FIELDS.items():
             reasons = {}
-            for partition in self.logs:
+            for partition in self.partitions:
                 if name in partition.unknown:
-                    reasons[partition.log] = partition.unknown[name]
+                    reasons[partition.partition] = partition.unknown[name]
             sentences += describe_unknown(subject, reasons)
         return tuple(sentences)
 
@@ -347,7 +347,7 @@ class Lags:
             "totals": self.totals,
             "open_transactions": list(self.open_transactions),
             "paused": list(self.paused),
-            "partitions": [partition.as_json() for partition in self.logs],
+            "partitions": [partition.as_json() for partition in self.partitions],
         }
 
 
@@ -355,7 +355,7 @@ def lags_at(
     snapshot: Snapshot,
     so_far: Progress | None,
     settings: Settings,
-    oldest: Mapping[BrokerPartition, OldestRecord],
+    oldest: Mapping[TopicPartition, OldestRecord],
     *,
     now_ms: int,
     refusal: NeedsDecision | None = None,
@@ -365,13 +365,13 @@ def lags_at(
     `so_far`: the pipeline's loaded-until offsets (None: unknown); `oldest`: the oldest unread
     records; `refusal`: see `Lags`.
     """
-    logs = in_order(logs_of(snapshot))
-    paused = paused_logs(logs, snapshot.ledger.pauses)
+    partitions = in_order(existing_partitions(snapshot))
+    paused = pauses_of_partitions(partitions, snapshot.ledger.pauses)
     rows = []
-    for log in logs:
-        oldest_of_log = oldest.get(log, _unknown_oldest(log))
-        row = _row(log, snapshot, settings, so_far, oldest_of_log, now_ms)
-        rows.append(replace(row, paused=paused.get(log)))
+    for partition in partitions:
+        oldest_of_partition = oldest.get(partition, _unknown_oldest(partition))
+        row = _row(partition, snapshot, settings, so_far, oldest_of_partition, now_ms)
+        rows.append(replace(row, paused=paused.get(partition)))
     return Lags(
         now_ms,
         tuple(rows),
@@ -382,60 +382,60 @@ def lags_at(
 
 
 def _row(
-    log: BrokerPartition,
+    partition: TopicPartition,
     snapshot: Snapshot,
     settings: Settings,
     so_far: Progress | None,
     oldest: OldestRecord,
     now_ms: int,
 ) -> PartitionLag:
-    extent = describe_partition_offsets(snapshot, log)
+    extent = describe_partition_offsets(snapshot, partition)
     if so_far is None:
         reason = "the ledger and the table disagree"
-        return PartitionLag(log, extent, None, None, unknown={"lag": reason})
-    position = position_of(log, snapshot, so_far, settings)
-    lag = lag_of(log, snapshot, so_far, settings)
-    unread_from_offset = oldest_unread(log, snapshot, so_far, settings)
+        return PartitionLag(partition, extent, None, None, unknown={"lag": reason})
+    position = position_of(partition, snapshot, so_far, settings)
+    lag = lag_of(partition, snapshot, so_far, settings)
+    unread_from_offset = oldest_unread(partition, snapshot, so_far, settings)
     if lag is None or unread_from_offset is None:
-        reason = _why_unknown(log, snapshot, so_far)
-        return PartitionLag(log, extent, position, None, unknown={"lag": reason})
+        reason = _why_unknown(partition, snapshot, so_far)
+        return PartitionLag(partition, extent, position, None, unknown={"lag": reason})
     if not lag:
-        return PartitionLag(log, extent, position, 0, 0, behind_s=0.0)
+        return PartitionLag(partition, extent, position, 0, 0, behind_s=0.0)
     unknown: dict[str, str] = {}
-    size = _size(log, lag, snapshot, unknown)
-    left = headroom(log, unread_from_offset, oldest, snapshot, now_ms=now_ms)
+    size = _size(partition, lag, snapshot, unknown)
+    left = headroom(partition, unread_from_offset, oldest, snapshot, now_ms=now_ms)
     if left.why:
         unknown["headroom_s"] = left.why
     if oldest.timestamp_ms is None:
         unknown["behind_s"] = oldest.why or "unknown reason"
-        return PartitionLag(log, extent, position, lag, size, headroom=left, unknown=unknown)
+        return PartitionLag(partition, extent, position, lag, size, headroom=left, unknown=unknown)
     behind_s = max(0, now_ms - oldest.timestamp_ms) / 1000
     return PartitionLag(
-        log, extent, position, lag, size, oldest.timestamp_ms, behind_s, left, unknown
+        partition, extent, position, lag, size, oldest.timestamp_ms, behind_s, left, unknown
     )
 
 
 def _size(
-    log: BrokerPartition, lag: int, snapshot: Snapshot, unknown: dict[str, str]
+    partition: TopicPartition, lag: int, snapshot: Snapshot, unknown: dict[str, str]
 ) -> int | None:
     """Return the estimated bytes of the lag, by the average bytes per offset.
 
     None: unknown, and the reason is added to `unknown`.
     """
-    bytes_per_offset = snapshot.bytes_per_offset.get(log)
+    bytes_per_offset = snapshot.bytes_per_offset.get(partition)
     if bytes_per_offset is None:
         unknown["estimated_bytes"] = "brokers do not report the size of the partition"
         return None
-    retention = snapshot.topic(log.topic).retention
+    retention = snapshot.topic(partition.topic).retention
     if retention is not None and retention.is_tiered:
         unknown["estimated_bytes"] = "part of the partition is in remote storage"
         return None
     return round(lag * bytes_per_offset)
 
 
-def _why_unknown(log: BrokerPartition, snapshot: Snapshot, so_far: Progress) -> str:
-    if log not in snapshot.readable:
-        return f"it {log.unled}"
-    if log in so_far.others:
+def _why_unknown(partition: TopicPartition, snapshot: Snapshot, so_far: Progress) -> str:
+    if partition not in snapshot.readable:
+        return f"it {partition.unled}"
+    if partition in so_far.others:
         return "the partition was recreated or truncated"
     return "its start is not decided yet"

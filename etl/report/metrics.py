@@ -193,7 +193,7 @@ def _of_pauses(paused: Sequence[PausedPartitions]) -> Iterator[Sample]:
     for topic, pauses in groups.items():
         since_ms = min(pause.pauses[0].since_ms for pause in pauses)
         values = {
-            "paused_partitions": sum(len(pause.logs) for pause in pauses),
+            "paused_partitions": sum(len(pause.partitions) for pause in pauses),
             "paused_unread": aggregate_known(sum, (pause.unread for pause in pauses)),
             "paused_since_timestamp_seconds": since_ms / 1000,
             "paused_headroom_seconds": aggregate_known(min, (pause.headroom_s for pause in pauses)),
@@ -207,24 +207,24 @@ def _of_pauses(paused: Sequence[PausedPartitions]) -> Iterator[Sample]:
 class _Series:
     """The partitions that are added up in one series of each lag metric."""
 
-    logs: list[PartitionLag] = field(default_factory=list)
+    partitions: list[PartitionLag] = field(default_factory=list)
 
     @property
     def lag(self) -> int:
-        return sum(partition.lag or 0 for partition in self.logs)
+        return sum(partition.lag or 0 for partition in self.partitions)
 
     def samples(self, labels: Labels) -> Iterator[Sample]:
-        logs = self.logs
-        records = aggregate_known(sum, (partition.lag for partition in logs))
-        size = aggregate_known(sum, (partition.estimated_bytes for partition in logs))
-        if logs[0].log.is_physical:  # the lag is a number of bytes
+        partitions = self.partitions
+        records = aggregate_known(sum, (partition.lag for partition in partitions))
+        size = aggregate_known(sum, (partition.estimated_bytes for partition in partitions))
+        if partitions[0].partition.is_physical:  # the lag is a number of bytes
             size = records
             records = None
-        ages = [partition.behind_s for partition in logs if partition.lag is not None]
-        headrooms = [partition.headroom for partition in logs]
+        ages = [partition.behind_s for partition in partitions if partition.lag is not None]
+        headrooms = [partition.headroom for partition in partitions]
         values = {
-            "partitions": len(logs),
-            "partitions_unknown": sum(partition.lag is None for partition in logs),
+            "partitions": len(partitions),
+            "partitions_unknown": sum(partition.lag is None for partition in partitions),
             "lag_records": records,
             "lag_bytes": size,
             "oldest_unread_age_seconds": aggregate_known(max, ages),
@@ -240,18 +240,18 @@ class _Series:
 
 def _of_lags(lags: Lags, per_partition: bool) -> Iterator[Sample]:
     found: dict[Labels, _Series] = {}
-    for partition in lags.logs:
-        labels: Labels = (("topic", partition.log.topic),)
+    for partition in lags.partitions:
+        labels: Labels = (("topic", partition.partition.topic),)
         if per_partition:
-            labels += (("partition", partition.log.key),)
-        found.setdefault(labels, _Series()).logs.append(partition)
+            labels += (("partition", partition.partition.key),)
+        found.setdefault(labels, _Series()).partitions.append(partition)
     names = sorted(found, key=lambda labels: (-found[labels].lag, labels))
     for labels in names[:MOST_SERIES]:
         yield from found[labels].samples(labels)
     others = _Series()
     for labels in names[MOST_SERIES:]:
-        others.logs += found[labels].logs
-    if others.logs:
+        others.partitions += found[labels].partitions
+    if others.partitions:
         labels = (("topic", OTHERS),)
         if per_partition:
             labels += (("partition", ""),)
@@ -288,7 +288,7 @@ def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage
         records = report.records
     topics = set()
     for one in report.plans:
-        topics |= {r.log.topic for r in one.plan.ranges}
+        topics |= {r.partition.topic for r in one.plan.ranges}
     brokers = _brokers(settings)
     output = None
     if settings.table.is_placed:

@@ -37,7 +37,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from etl.errors import EtlError
 from etl.ledger.documents import CODEC, without_gaps
 from etl.ledger.plan_document import parse_plan, plan_content, plan_of, render_plan
-from etl.model.partitions import Broker, BrokerPartition, in_order, parse_partition_key
+from etl.model.partitions import Broker, TopicPartition, in_order, parse_partition_key
 from etl.model.plans import (
     Bound,
     CommitResult,
@@ -101,7 +101,7 @@ def describe_open_end(plan: Plan) -> str:
     until = ""
     if plan.request.bounds.until:
         until = plan.request.bounds.until.said
-    partitions = _have(plan.request.bounds.open_logs)
+    partitions = _have(plan.request.bounds.open_partitions)
     return (
         f"Plan {plan.number}: {partitions} no record at or after {until} and was read to the log "
         f"end. {_LATER_RUN}"
@@ -113,7 +113,7 @@ def describe_open_without_plan(until: Bound, count: int) -> str:
     return f"{_have(count)} no record at or after {until.said}. {_LATER_RUN}"
 
 
-def describe_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
+def describe_left_of_key(key: str, left: Collection[TopicPartition]) -> str:
     """Describe partitions of a run key that could not be read; other outcomes name each."""
     return (
         f"Run key {key} is not loaded in {_first_of(left)}, which could not be read. Run it again "
@@ -121,7 +121,7 @@ def describe_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
     )
 
 
-def describe_beyond_bound(beyond: Mapping[BrokerPartition, int], until: str) -> str:
+def describe_beyond_bound(beyond: Mapping[TopicPartition, int], until: str) -> str:
     """Describe offsets beyond this run's end that an earlier run loaded."""
     offsets = sum(beyond.values())
     return f"{_first_of(beyond)}: an earlier run loaded {offsets:,} offsets beyond {until}"
@@ -133,11 +133,11 @@ def _have(count: int) -> str:
     return f"Each of {count:,} partitions has"
 
 
-def _first_of(logs: Collection[BrokerPartition]) -> str:
-    first = str(min(logs))
-    if len(logs) == 1:
+def _first_of(partitions: Collection[TopicPartition]) -> str:
+    first = str(min(partitions))
+    if len(partitions) == 1:
         return first
-    return f"{first} and {len(logs) - 1:,} more partitions"
+    return f"{first} and {len(partitions) - 1:,} more partitions"
 
 
 def describe_request(request: Request | None) -> dict[str, object]:
@@ -193,24 +193,24 @@ def _(value: frozenset[Any]) -> Any:
 def _(value: Mapping[Any, Any]) -> Any:
     if not _has_partition(value):
         return {name: write_value(content) for name, content in value.items()}
-    logs = in_order(value)
-    values = [value[log] for log in logs]
+    partitions = in_order(value)
+    values = [value[partition] for partition in partitions]
     kind, *others = set(map(type, values))
     if not others and _is_written_by_fields(kind):
-        return {_LOGS: _keys_of(logs), **dict(_columns(kind, values))}
+        return {_LOGS: _keys_of(partitions), **dict(_columns(kind, values))}
     written = iter(_column(values))
     by_topic = {}
-    for topic, keys in _keys_of(logs).items():
+    for topic, keys in _keys_of(partitions).items():
         by_topic[topic] = {key: next(written) for key in keys}
     return by_topic
 
 
 def _has_partition(values: Iterable[Any]) -> bool:
-    return any(isinstance(value, BrokerPartition) for value in values)
+    return any(isinstance(value, TopicPartition) for value in values)
 
 
-@write_value.register(BrokerPartition)
-def _(value: BrokerPartition) -> Any:
+@write_value.register(TopicPartition)
+def _(value: TopicPartition) -> Any:
     return value.place
 
 
@@ -263,11 +263,11 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default_factory()
 
 
-def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
-    """Return the keys of partitions by topic; `logs` are sorted by topic."""
+def _keys_of(partitions: Iterable[TopicPartition]) -> dict[str, list[str]]:
+    """Return the keys of partitions by topic; `partitions` are sorted by topic."""
     by_topic = {}
-    for topic, of_topic in groupby(logs, attrgetter("topic")):
-        by_topic[topic] = [log.key for log in of_topic]
+    for topic, of_topic in groupby(partitions, attrgetter("topic")):
+        by_topic[topic] = [partition.key for partition in of_topic]
     return by_topic
 
 
@@ -319,7 +319,7 @@ def _read(kind: Any, found: Any) -> Any:
             kinds = (inside[0],) * len(found)
         return tuple(_read(member, value) for member, value in zip(kinds, found, strict=True))
     if shape is frozenset:
-        if found and inside[0] is BrokerPartition:
+        if found and inside[0] is TopicPartition:
             return frozenset(_logs(found))
         return frozenset(found)
     if shape is not None and issubclass(shape, Mapping):
@@ -344,12 +344,12 @@ def _types(kind: Any) -> dict[str, Any]:
 
 
 def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
-    if key is not BrokerPartition:
+    if key is not TopicPartition:
         return {name: _read(value, content) for name, content in found.items()}
     if _LOGS in found:
-        logs = _logs(found[_LOGS])
+        partitions = _logs(found[_LOGS])
         columns = {name: column for name, column in found.items() if name != _LOGS}
-        return dict(zip(logs, _rows(value, columns, len(logs)), strict=True))
+        return dict(zip(partitions, _rows(value, columns, len(partitions)), strict=True))
     values: list[Any] = []
     for by_key in found.values():
         for content in by_key.values():
@@ -380,15 +380,15 @@ def _read_column(kind: Any, column: Any, count: int) -> list[Any]:
     return values
 
 
-def _logs(found: Mapping[str, Iterable[str]]) -> list[BrokerPartition]:
-    logs = []
+def _logs(found: Mapping[str, Iterable[str]]) -> list[TopicPartition]:
+    partitions = []
     for topic, keys in found.items():
         for key in keys:
-            log = parse_partition_key(topic, key)
-            if log is None:
+            partition = parse_partition_key(topic, key)
+            if partition is None:
                 raise ValueError("a key is not that of a partition")
-            logs.append(log)
-    return logs
+            partitions.append(partition)
+    return partitions
 
 
 def _metadata(found: dict[str, Any]) -> CommitMetadata:
@@ -403,7 +403,7 @@ def _metadata(found: dict[str, Any]) -> CommitMetadata:
 
 _READERS: dict[Any, Any] = {
     Broker: lambda found: Broker(found, "", 0),
-    BrokerPartition: lambda found: BrokerPartition(**found),
+    TopicPartition: lambda found: TopicPartition(**found),
     Plan: plan_of,
     CommitResult: partial(CODEC.read, CommitResult),
     CommitMetadata: _metadata,
@@ -509,18 +509,18 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     if plan.inherits:
         inherits = plan.inherits.app_id
     left_of_run_key = []
-    for log, until in sorted(plan.request.unfinished.items()):
-        left_of_run_key.append({**log.place, "until": until})
+    for partition, until in sorted(plan.request.unfinished.items()):
+        left_of_run_key.append({**partition.place, "until": until})
     ranges = []
     for planned, result in zip(plan.ranges, results, strict=True):
         ranges.append(_describe_range(planned, result))
     incarnations = []
-    for log, incarnation in sorted(plan.incarnations.items()):
-        incarnations.append({**log.place, "incarnation": incarnation})
+    for partition, incarnation in sorted(plan.incarnations.items()):
+        incarnations.append({**partition.place, "incarnation": incarnation})
     undecided = []
-    for log, found in sorted(plan.partitions.items()):
+    for partition, found in sorted(plan.partitions.items()):
         if found.topic_id is not None:
-            undecided.append({**log.place, "topic_id": found.topic_id})
+            undecided.append({**partition.place, "topic_id": found.topic_id})
     document = {
         "number": plan.number,
         "id": plan.id,
@@ -528,7 +528,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "kind": plan.kind.value,
         "created_at": format_time(plan.origin.created_at_ms),
         **describe_request(Request(plan.request.run_key, plan.request.bounds)),
-        "open_logs": plan.request.bounds.open_logs,
+        "open_logs": plan.request.bounds.open_partitions,
         "left_of_run_key": left_of_run_key,
         "cluster": plan.cluster.name,
         "cluster_id": plan.cluster.id,
@@ -556,7 +556,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
 
 def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[str, Any]:
     document = {
-        **planned.log.place,
+        **planned.partition.place,
         "from": planned.from_offset,
         "until": planned.until_offset,
         "leader": None,
@@ -572,11 +572,11 @@ def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[st
 
 def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
     partitions = []
-    for log, position in sorted(plan.loaded_until.items()):
-        seen = plan.expected_commits[log]
+    for partition, position in sorted(plan.loaded_until.items()):
+        seen = plan.expected_commits[partition]
         partitions.append(
             {
-                **log.place,
+                **partition.place,
                 "loaded_until": position,
                 "seen_offset": seen.offset,
                 "seen_version": seen.znode_version,
@@ -587,8 +587,8 @@ def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
 
 def _describe_pending_starts(plan: Plan) -> list[dict[str, Any]]:
     starts = []
-    for log, pending in sorted(plan.pending.items()):
-        start = {**log.place, "first_record_at": format_time(pending.start_ms)}
+    for partition, pending in sorted(plan.pending.items()):
+        start = {**partition.place, "first_record_at": format_time(pending.start_ms)}
         if pending.start_offset is not None:
             start["first_offset"] = pending.start_offset
         starts.append(start)
@@ -600,7 +600,7 @@ def _describe_stale_rows(plan: Plan) -> list[dict[str, Any]]:
     for interval in plan.losses.stale_rows:
         vanished.append(
             {
-                **interval.log.place,
+                **interval.partition.place,
                 "from": interval.from_offset,
                 "until": interval.until_offset,
                 "incarnation": interval.incarnation,
@@ -615,7 +615,7 @@ def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
     for loss in losses:
         described.append(
             {
-                **loss.log.place,
+                **loss.partition.place,
                 "from": loss.from_offset,
                 "until": loss.until_offset,
                 "reason": loss.why.value,
@@ -630,7 +630,7 @@ def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
     for held in before.held:
         described.append(
             {
-                **held.log.place,
+                **held.partition.place,
                 "incarnation": held.incarnation,
                 "from": held.from_offset,
                 "until": held.until_offset,
@@ -649,7 +649,7 @@ def _describe_assignment(plan: Plan) -> dict[str, Any]:
     for interval in plan.losses.read_by_others:
         offsets = {"from": interval.from_offset, "until": interval.until_offset}
         read_by_others.append(
-            {**interval.log.place, **offsets, "incarnation": interval.incarnation}
+            {**interval.partition.place, **offsets, "incarnation": interval.incarnation}
         )
     return {
         "share": {
@@ -658,7 +658,7 @@ def _describe_assignment(plan: Plan) -> dict[str, Any]:
             "membership": assignment.membership.value,
             "strategy": assignment.strategy,
             "generation": assignment.generation,
-            "partitions": [log.place for log in sorted(assignment.logs)],
+            "partitions": [partition.place for partition in sorted(assignment.partitions)],
         },
         "handed_over": plan.commit.state.is_committed,
         "is_void": plan.commit.state is CommitState.REJECTED,

@@ -452,7 +452,7 @@ class Statistics:
             if one.applied is None:
                 continue
             for planned, result in zip(one.plan.ranges, one.applied.receipts, strict=False):
-                counts = topics.setdefault(planned.log.topic, {"messages": 0, "bytes": 0})
+                counts = topics.setdefault(planned.partition.topic, {"messages": 0, "bytes": 0})
                 counts["messages"] += result.rows or 0
                 counts["bytes"] += result.fetched_bytes or 0
         return _largest(topics, "bytes")

@@ -27,7 +27,7 @@ from etl.decide.member_offsets import ReadTwice
 from etl.decide.run_requests import loaded_beyond, up_to_bound
 from etl.decide.table_changes import name_of
 from etl.errors import DataLost, EtlError
-from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics
+from etl.model.partitions import OldestRecord, RebalanceStatistics, TopicPartition
 from etl.model.plans import (
     ByBroker,
     CommitResult,
@@ -51,8 +51,8 @@ from etl.report.describe import (
     describe_purpose,
     describe_stale_rows,
     describe_uncounted,
+    existing_partitions,
     format_time,
-    logs_of,
 )
 from etl.report.lag import Lags, PausedPartitions, lags_at, paused_partitions
 from etl.report.plan_json import (
@@ -89,10 +89,10 @@ class _Observation:
     """None, as `settings`: the run ended before the offsets were decided."""
     settings: Settings | None = None
 
-    def lag_of(self, log: BrokerPartition) -> int | None:
+    def lag_of(self, partition: TopicPartition) -> int | None:
         if self.reached is None or self.settings is None:
             return None
-        return lag_of(log, self.snapshot, self.reached, self.settings)
+        return lag_of(partition, self.snapshot, self.reached, self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +140,13 @@ class SnapshotPair:
         if not first or not last:
             return []
         rows = []
-        for log in sorted(logs_of(last.snapshot)):
-            offsets = describe_partition_offsets(last.snapshot, log)
-            lags = {"before": first.lag_of(log), "after": last.lag_of(log)}
-            rows.append({**log.place, **offsets, **lags})
+        for partition in sorted(existing_partitions(last.snapshot)):
+            offsets = describe_partition_offsets(last.snapshot, partition)
+            lags = {"before": first.lag_of(partition), "after": last.lag_of(partition)}
+            rows.append({**partition.place, **offsets, **lags})
         return rows
 
-    def unread(self) -> tuple[Snapshot, dict[BrokerPartition, int]] | None:
+    def unread(self) -> tuple[Snapshot, dict[TopicPartition, int]] | None:
         """Return the last snapshot, and the first unread offset of each partition that lags.
 
         None before the first snapshot.
@@ -160,7 +160,7 @@ class SnapshotPair:
         return last.snapshot, unread
 
     def lags(
-        self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int
+        self, oldest: Mapping[TopicPartition, OldestRecord], settings: Settings, *, now_ms: int
     ) -> Lags | None:
         """Return the lag at the last snapshot; None before the first. `oldest`: see `lags_at`."""
         last = self._last
@@ -275,7 +275,7 @@ class Report:
     paused: tuple[PausedPartitions, ...] = ()
     asked_by_driver: ByBroker = field(default_factory=dict)
     membership: RebalanceStatistics | None = None
-    oldest: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
+    oldest: Mapping[TopicPartition, OldestRecord] = field(default_factory=dict)
     """Oldest unread records, if they were looked up at the end."""
     backfill: BackfillProgress | None = None
     """How far the backfill was before its present plan; None: the run is of no backfill."""
@@ -324,7 +324,7 @@ class Report:
             self.plans.pop()
         if not self.plan or self.plan.id != plan.id:
             self.plans.append(Executed(plan))
-        if plan.request.bounds.open_logs and not goes_on:
+        if plan.request.bounds.open_partitions and not goes_on:
             self.add(Outcome.NOT_COMPLETE, describe_open_end(plan))
         self.lost(plan)
 
@@ -388,15 +388,15 @@ class Report:
         """Report what caps left: the lag after the run's own plan."""
         loaded = Progress(plan, plan.loaded_until)
         lags = {}
-        for log in plan.loaded_until:
-            lag = lag_of(log, snapshot, loaded, settings)
+        for partition in plan.loaded_until:
+            lag = lag_of(partition, snapshot, loaded, settings)
             if lag:
-                lags[log] = lag
+                lags[partition] = lag
         left = up_to_bound(lags, plan, snapshot)
         if left:
             self.add(Outcome.LIMIT_REACHED, describe_capped(left, settings.limits))
 
-    def left_of_key(self, left: Collection[BrokerPartition]) -> None:
+    def left_of_key(self, left: Collection[TopicPartition]) -> None:
         """Report partitions of the run's key that could not be read."""
         if left and self.request and self.request.run_key:
             self.add(Outcome.NOT_COMPLETE, describe_left_of_key(self.request.run_key, left))
@@ -406,7 +406,7 @@ class Report:
         done_before: RunKeyRecord | None,
         remembered: RunKeyRecord | None,
         *,
-        open_logs: int = 0,
+        open_partitions: int = 0,
     ) -> None:
         """Report that the run has no plan of its own.
 
@@ -414,8 +414,8 @@ class Report:
         """
         if done_before or remembered or self.result is None:
             self.add(*describe_without_plan(done_before, remembered))
-        if open_logs and self.request and self.request.bounds.until:
-            sentence = describe_open_without_plan(self.request.bounds.until, open_logs)
+        if open_partitions and self.request and self.request.bounds.until:
+            sentence = describe_open_without_plan(self.request.bounds.until, open_partitions)
             self.add(Outcome.NOT_COMPLETE, sentence)
 
     def failed(self, error: EtlError) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.audit.causes_of_missing_rows import Gaps, LogProof
-from etl.audit.compare_rows import AuditedLog
+from etl.audit.causes_of_missing_rows import Gaps, PartitionProof
+from etl.audit.compare_rows import AuditedPartition
 from etl.decide.table_changes import error_of
 from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key
@@ -27,8 +27,8 @@ _CHECK_HISTORY = (
 class Proof:
     """The result of auditing the whole table."""
 
-    logs: tuple[LogProof, ...]
-    doubles: tuple[tuple[AuditedLog, tuple[int, ...], int], ...]
+    partitions: tuple[PartitionProof, ...]
+    doubles: tuple[tuple[AuditedPartition, tuple[int, ...], int], ...]
     """The first duplicated rows: partition, offset (of Jafka also the index of the message), and
     number of rows.
     """
@@ -37,15 +37,15 @@ class Proof:
     transform: str | None = None
     by_others: tuple[ForeignCommit, ...] = ()
     """Changes by other writers that no operator accepted: a run stops at them."""
-    of_no_log: int = 0
+    without_partition: int = 0
     """Rows with key columns that name no record of a partition."""
     of_no_log_first: tuple[Mapping[str, Any], ...] = ()
     """Key columns of the first such rows."""
     rows_before: int = 0
     """Rows from before plan 1; they are not verified."""
-    more_than_before: tuple[tuple[AuditedLog, int], ...] = ()
+    more_than_before: tuple[tuple[AuditedPartition, int], ...] = ()
     """Partitions with more such rows than plan 1 found, and how many more."""
-    double_spans: Mapping[AuditedLog, tuple[int, int]] = field(default_factory=dict)
+    double_spans: Mapping[AuditedPartition, tuple[int, int]] = field(default_factory=dict)
     """From the first duplicated offset to one after the last, if Kafka still has the partition's
     records.
     """
@@ -53,26 +53,32 @@ class Proof:
     @property
     def found_rows(self) -> int:
         """Return the number of rows in the table."""
-        return sum(log.findings.found_rows for log in self.logs) + self.of_no_log + self.rows_before
+        return (
+            sum(partition.findings.found_rows for partition in self.partitions)
+            + self.without_partition
+            + self.rows_before
+        )
 
     @property
     def missing(self) -> int:
         """Return the number of missing rows; if the proof passed, their removal is accepted."""
-        return sum(log.findings.missing for log in self.logs)
+        return sum(partition.findings.missing for partition in self.partitions)
 
     @property
     def allowed(self) -> tuple[str, ...]:
         """Describe partitions that pass although rows are missing, because that is accepted."""
         removed = []
         accepted = []
-        for log in self.logs:
-            partition = log.findings.audited.log
-            if log.findings.missing and log.is_right:
+        for topic_partition in self.partitions:
+            partition = topic_partition.findings.audited.partition
+            if topic_partition.findings.missing and topic_partition.is_right:
                 removed.append(
-                    f"{partition}: {log.missing.summary}, as policy or an operator allows"
+                    f"{partition}: {topic_partition.missing.summary}, as policy or an operator allows"
                 )
-            if log.doubt.offsets and log.doubt.allowed:
-                accepted.append(f"{partition}: {log.doubt.summary}; an operator accepted that")
+            if topic_partition.doubt.offsets and topic_partition.doubt.allowed:
+                accepted.append(
+                    f"{partition}: {topic_partition.doubt.summary}; an operator accepted that"
+                )
         return (*removed, *accepted)
 
     @property
@@ -81,9 +87,9 @@ class Proof:
 
         Rows may be missing if their removal is accepted.
         """
-        if self.by_others or self.of_no_log or self.more_than_before:
+        if self.by_others or self.without_partition or self.more_than_before:
             return False
-        return all(log.is_right for log in self.logs)
+        return all(partition.is_right for partition in self.partitions)
 
     @property
     def first_finding(self) -> str:
@@ -99,11 +105,11 @@ class Proof:
             return sentence
         if self.more_than_before:
             return self._written_since
-        if self.of_no_log:
-            return self._rows_of_no_log
+        if self.without_partition:
+            return self._rows_without_partition
         return self._refusal.message
 
-    def _findings_of(self, wrong: LogProof) -> list[str]:
+    def _findings_of(self, wrong: PartitionProof) -> list[str]:
         found = wrong.findings
         parts = []
         if found.missing:
@@ -140,7 +146,7 @@ class Proof:
         wrong = self._first_wrong
         if wrong is None and self.more_than_before:
             return _CHECK_HISTORY
-        if wrong is None and not self.of_no_log:
+        if wrong is None and not self.without_partition:
             return self._refusal.action
         if self._may_be_transform(wrong):
             return self._action_on_transform(wrong)
@@ -148,8 +154,10 @@ class Proof:
             return _CHECK_HISTORY
         return self._action_of(wrong)
 
-    def _action_on_transform(self, wrong: LogProof | None) -> str:
-        physical = any(log.findings.audited.log.is_physical for log in self.logs)
+    def _action_on_transform(self, wrong: PartitionProof | None) -> str:
+        physical = any(
+            partition.findings.audited.partition.is_physical for partition in self.partitions
+        )
         action = (
             "Check the transform: verification needs one row per record, with its "
             f"{names_of_key(physical=physical)}"
@@ -159,7 +167,7 @@ class Proof:
             action += f". If it makes one row per record, these offsets were loaded twice. {replay}"
         return action
 
-    def _replay_of_doubles(self, wrong: LogProof) -> str:
+    def _replay_of_doubles(self, wrong: PartitionProof) -> str:
         """Return the command that leaves one row per duplicated offset.
 
         Empty if no offset is duplicated, or the records are no longer in Kafka.
@@ -168,16 +176,16 @@ class Proof:
         if audited not in self.double_spans:
             return ""
         start, until = self.double_spans[audited]
-        topic = shlex.quote(audited.log.topic)
+        topic = shlex.quote(audited.partition.topic)
         replay = (
-            f"Run `etl replay CONF -p {topic}:{audited.log.key} --from {start} --until {until} "
+            f"Run `etl replay CONF -p {topic}:{audited.partition.key} --from {start} --until {until} "
             "--reason ...`: it reads these offsets again and replaces their rows by one per record"
         )
         if not self.by_others:
             return replay
         return f"{self._refusal.action}. When runs continue: {replay}"
 
-    def _action_of(self, wrong: LogProof) -> str:
+    def _action_of(self, wrong: PartitionProof) -> str:
         if wrong.missing.by:
             return error_of(wrong.missing.by, self.delta_version).action
         if not wrong.doubt.allowed:
@@ -190,10 +198,10 @@ class Proof:
         return self._replay_of_doubles(wrong) or _CHECK_HISTORY
 
     @property
-    def _first_wrong(self) -> LogProof | None:
-        for log in self.logs:
-            if not log.is_right:
-                return log
+    def _first_wrong(self) -> PartitionProof | None:
+        for partition in self.partitions:
+            if not partition.is_right:
+                return partition
         return None
 
     @property
@@ -206,13 +214,13 @@ class Proof:
         return f"{_place_of(audited)}: {more:,} rows of offsets from before plan 1 were added later"
 
     @property
-    def _rows_of_no_log(self) -> str:
+    def _rows_without_partition(self) -> str:
         first = []
         for row in self.of_no_log_first:
             columns = [f"{name} {_sql_text(value)}" for name, value in row.items()]
             first.append(", ".join(columns))
         return (
-            f"{self.of_no_log:,} rows name no record of a partition (first: {'; '.join(first)})"
+            f"{self.without_partition:,} rows name no record of a partition (first: {'; '.join(first)})"
             f"{self._transform_note}"
         )
 
@@ -222,7 +230,7 @@ class Proof:
             return ""
         return f"; the transform {self.transform} may be the reason"
 
-    def _may_be_transform(self, wrong: LogProof | None) -> bool:
+    def _may_be_transform(self, wrong: PartitionProof | None) -> bool:
         """Return whether a transform may be the reason.
 
         It may be if the plan's commit lacks rows, or has rows twice or of no partition.
@@ -241,32 +249,32 @@ class Proof:
 
     def as_json(self) -> dict[str, Any]:
         """Return the document of `etl verify`."""
-        logs = sorted(self.logs, key=lambda log: log.findings.audited)
+        partitions = sorted(self.partitions, key=lambda partition: partition.findings.audited)
         return {
             "passed": self.is_right,
             "found_rows": self.found_rows,
-            "expected_rows": sum(log.findings.expected_rows for log in self.logs),
+            "expected_rows": sum(partition.findings.expected_rows for partition in self.partitions),
             "missing": self.missing,
             "table_version": self.delta_version,
             "notes": [*self.notes, *self.allowed],
             "by_others": [foreign_commit_as_json(found) for found in self.by_others],
-            "rows_of_no_log": self.of_no_log,
+            "rows_of_no_log": self.without_partition,
             "rows_of_no_log_first": [list(row.values()) for row in self.of_no_log_first],
             "rows_before_plan_1": self.rows_before,
             "written_since": [
-                {**audited.log.place, "incarnation": audited.incarnation, "rows": more}
+                {**audited.partition.place, "incarnation": audited.incarnation, "rows": more}
                 for audited, more in self.more_than_before
             ],
-            "logs": [self._log_as_json(log) for log in logs],
+            "logs": [self._partition_as_json(partition) for partition in partitions],
         }
 
-    def _log_as_json(self, log: LogProof) -> dict[str, Any]:
-        f = log.findings
-        missing = log.missing
+    def _partition_as_json(self, partition: PartitionProof) -> dict[str, Any]:
+        f = partition.findings
+        missing = partition.missing
         document = {
-            **f.audited.log.place,
+            **f.audited.partition.place,
             "incarnation": f.audited.incarnation,
-            "passed": log.is_right,
+            "passed": partition.is_right,
             "expected_rows": f.expected_rows,
             "found_rows": f.found_rows,
             "missing": f.missing,
@@ -276,20 +284,20 @@ class Proof:
             "nobody_knows": missing.unknown,
             "in_a_table_before": missing.elsewhere,
             "removed_by": [foreign_commit_as_json(by) for by in missing.by],
-            "not_provable": log.doubt.offsets,
+            "not_provable": partition.doubt.offsets,
             "not_provable_in": [[u.from_offset, u.until_offset, u.missing] for u in f.unproven],
             "double_rows": f.double_rows,
             "double_first": [[*place, rows] for a, place, rows in self.doubles if a == f.audited],
             "unexpected": f.unexpected,
             "unexpected_first": list(f.unexpected_first),
         }
-        if f.audited.log.is_physical:
+        if f.audited.partition.is_physical:
             document["entries_with_holes"] = f.entries_with_holes
             document["entries_with_holes_first"] = list(f.entries_with_holes_first)
         document["unequal"] = [
             [u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal
         ]
-        document["without_row"] = _gaps_as_json(log.gaps)
+        document["without_row"] = _gaps_as_json(partition.gaps)
         return document
 
 
@@ -316,8 +324,8 @@ def foreign_commit_as_json(found: ForeignCommit) -> dict[str, Any]:
     return {"table_version": found.delta_version, "operation": found.operation, "reason": found.why}
 
 
-def _place_of(audited: AuditedLog) -> str:
-    return ", ".join(f"{name} {value}" for name, value in audited.log.place.items())
+def _place_of(audited: AuditedPartition) -> str:
+    return ", ".join(f"{name} {value}" for name, value in audited.partition.place.items())
 
 
 def _offset(place: Sequence[int]) -> str:

@@ -41,9 +41,9 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         if plan is None or not (is_loaded or plan.kind is PlanKind.BACKFILL):
             return
         positions = {}
-        for log, offset in plan.loaded_until.items():
-            if settings.source.topic_filter.admits(log.topic):
-                positions[log] = offset
+        for partition, offset in plan.loaded_until.items():
+            if settings.source.topic_filter.admits(partition.topic):
+                positions[partition] = offset
         predecessors = [
             MirrorWriter(*app_id.split("/", 3)[2:]) for app_id in plan.predecessor_numbers
         ]
@@ -61,8 +61,8 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         report.add(Outcome.NOT_MIRRORED, _with_action(message, error))
         return
     if others:
-        log, metadata = next(iter(others.items()))
-        first = f"{log} ({metadata})" if metadata else str(log)
+        partition, metadata = next(iter(others.items()))
+        first = f"{partition} ({metadata})" if metadata else str(partition)
         report.add(
             Outcome.NOT_MIRRORED,
             f"group.mirror_group {settings.group.mirror_group} has offsets of another client in "

@@ -39,7 +39,7 @@ from etl.decide.replay import times_to_look_up
 from etl.decide.table_storage import describe_time_zones
 from etl.errors import DataLoss, ExpiredOffsets, NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Backfill, LoadedIntervals, Snapshot, UpToDate
 from etl.reader.options import SEE_SUPERSEDE
@@ -222,11 +222,11 @@ def _take_turn(
     return _Turn(current, left=count_offsets(left))
 
 
-def _no_named_offsets(log: BrokerPartition) -> tuple[int, ...]:
+def _no_named_offsets(partition: TopicPartition) -> tuple[int, ...]:
     """The request of a backfill that has begun names no offset. The snapshot still has the
     retention of all topics: below the loaded-until offsets it explains missing offsets, too.
     """
-    del log
+    del partition
     return ()
 
 
@@ -283,8 +283,8 @@ def _report_notes(plan: Plan, snapshot: Snapshot, report: Report) -> None:
     """Report another time zone, and paused partitions that the plan reads."""
     for sentence in describe_time_zones(plan, snapshot):
         report.add(Outcome.OTHER_TIME_ZONE, sentence)
-    logs = {r.log for r in plan.ranges}
-    for sentence in describe_paused_but_loaded(logs, snapshot.ledger.pauses):
+    partitions = {r.partition for r in plan.ranges}
+    for sentence in describe_paused_but_loaded(partitions, snapshot.ledger.pauses):
         report.add(Outcome.PAUSED, sentence)
 
 
@@ -322,7 +322,7 @@ def begin(
     state: UpToDate,
     snapshot: Snapshot,
     loaded: LoadedIntervals,
-    positions: Mapping[BrokerPartition, int] | None = None,
+    positions: Mapping[TopicPartition, int] | None = None,
 ) -> Beginning:
     """Return the backfill of a request; nothing is stored.
 
@@ -330,18 +330,18 @@ def begin(
     `etl.decide.backfill` rejects, and NeedsDecision for offsets with rows of unknown plans.
     """
     last = state.last
-    logs = requested_partitions(request, last, snapshot)
-    timestamps = times_to_look_up(request, logs)
-    offsets_at: Mapping[tuple[BrokerPartition, int], int] = {}
+    partitions = requested_partitions(request, last, snapshot)
+    timestamps = times_to_look_up(request, partitions)
+    offsets_at: Mapping[tuple[TopicPartition, int], int] = {}
     if timestamps:
         offsets_at = services.first_at(timestamps)
     now_ms = services.now_ms()
-    intervals = requested_intervals(request, logs, offsets_at, snapshot, now_ms=now_ms)
+    intervals = requested_intervals(request, partitions, offsets_at, snapshot, now_ms=now_ms)
     found = unloaded_intervals(request, intervals, loaded, last, positions or last.loaded_until)
     incarnations = {}
-    for log in found:
-        if last.incarnations.get(log, 0):
-            incarnations[log] = last.incarnations[log]
+    for partition in found:
+        if last.incarnations.get(partition, 0):
+            incarnations[partition] = last.incarnations[partition]
     _reject_rows_of(services, found, last, snapshot)
     return Beginning(
         Backfill(name, found, incarnations, request.asked, now_ms),
@@ -371,14 +371,14 @@ def _reject_unknown_rows(
     That is, of offsets that were loaded into a state of the table that an operator gave up, and
     where plans are unknown since the ledger was restored. Raises NeedsDecision.
     """
-    ranges: dict[BrokerPartition, tuple[tuple[int, int], ...]] = {}
+    ranges: dict[TopicPartition, tuple[tuple[int, int], ...]] = {}
     for r in plan.ranges:
-        ranges[r.log] = (*ranges.get(r.log, ()), (r.from_offset, r.until_offset))
+        ranges[r.partition] = (*ranges.get(r.partition, ()), (r.from_offset, r.until_offset))
     to_check: Intervals = ranges
     if not loaded.has_unknown_plans:
         given_up = {}
-        for log, intervals in loaded.given_up.items():
-            given_up[log] = tuple((one.from_offset, one.until_offset) for one in intervals)
+        for partition, intervals in loaded.given_up.items():
+            given_up[partition] = tuple((one.from_offset, one.until_offset) for one in intervals)
         to_check = intersect(ranges, given_up)
     _reject_rows_of(services, to_check, plan, snapshot)
 
@@ -388,9 +388,9 @@ def _reject_rows_of(
 ) -> None:
     """Reject offsets with rows in the table that no known plan loaded. Raises NeedsDecision."""
     ranges = []
-    for log, parts in sorted(intervals.items()):
+    for partition, parts in sorted(intervals.items()):
         for start, until in parts:
-            ranges.append(OffsetRange(log, start, until))
+            ranges.append(OffsetRange(partition, start, until))
     if not ranges or snapshot.table is None:
         return
     results = services.results_from_table(replace(plan, ranges=tuple(ranges)))
@@ -405,7 +405,7 @@ def _reject_rows_of(
         raise NeedsDecision(
             f"The table holds {result.rows:,} rows of offsets {r.from_offset} to {r.until_offset}, "
             "but no plan of the pipeline that ZooKeeper knows loaded them",
-            **r.log.place,
+            **r.partition.place,
             offset=r.from_offset,
             action="Check which writer loaded them (`DESCRIBE HISTORY`), and whether ZooKeeper was "
             "emptied. Loaded again, these rows would be in the table twice",
@@ -425,7 +425,7 @@ def _report_complete(
 
 def describe_whole(backfill: Backfill, left_to_runs: int = 0) -> str:
     """Describe a complete backfill: offsets loaded, lost, and left to the pipeline's runs."""
-    unit = next((log.unit for log in backfill.intervals), "offset")
+    unit = next((partition.unit for partition in backfill.intervals), "offset")
     lost = count_offsets(backfill.lost)
     partitions = counted(len(backfill.intervals), "partition")
     loaded = counted(backfill.offsets - lost - left_to_runs, unit)

@@ -38,7 +38,7 @@ from etl.io.zookeeper.ledger_side_documents import read_pauses
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.broker_types import release_name
 from etl.kafka.request_values import ClusterMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, ClusterIdentity
+from etl.model.partitions import Broker, ClusterIdentity, TopicPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
 from etl.settings.choices import split_address
@@ -145,7 +145,7 @@ class Discovery:
         return [(broker.host, broker.port) for broker in self.registered().values()]
 
     def open_cluster(
-        self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = CONNECT_WITHIN_S
+        self, known: Iterable[TopicPartition] = (), *, connect_timeout_s: float = CONNECT_WITHIN_S
     ) -> Cluster:
         """Open the cluster; the caller closes it. `known`: earlier partitions, so that those of an
         unavailable broker are reported without leader.
@@ -200,7 +200,7 @@ class Discovery:
                 missing.add(topic)
         if not missing or self._source.is_physical:
             return metadata
-        paused = {pause.topic for pause in self.pauses() if pause.log is None}
+        paused = {pause.topic for pause in self.pauses() if pause.partition is None}
         left_out = paused - set(self._source.topic_filter.literal_names)
         return with_denied_topics(cluster, metadata, missing - left_out)
 

@@ -85,7 +85,7 @@ class Joining:
         if self._has_joined and not needs_assignment and self._member.is_current:
             return True
         self._join(self._member)
-        if self.share is None or self.share.logs:
+        if self.share is None or self.share.partitions:
             return True
         self._report.add(
             Outcome.NO_ASSIGNMENT,

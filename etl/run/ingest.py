@@ -298,11 +298,11 @@ def _report_changed_offsets(repair: Repair, report: Report) -> None:
         (repair.not_followed, "not followed: the partition is not read now"),
     )
     for changed, result in results:
-        for log, offset in sorted(changed.items()):
-            difference = offset - repair.plan.loaded_until[log]
+        for partition, offset in sorted(changed.items()):
+            difference = offset - repair.plan.loaded_until[partition]
             report.add(
                 Outcome.OFFSET_CHANGED,
-                f"{log}: another client committed {offset} ({difference:+,}), {result}",
+                f"{partition}: another client committed {offset} ({difference:+,}), {result}",
             )
 
 
@@ -405,7 +405,7 @@ def _end_without_plan(services: Services, step: NextStep, report: Report) -> Non
     """End without a plan: store that the run key is done, if it is new."""
     if step.remembers:
         services.remember(step.remembers, after=step.newest)
-    report.found_nothing_new(step.done_before, step.remembers, open_logs=step.open_logs)
+    report.found_nothing_new(step.done_before, step.remembers, open_partitions=step.open_partitions)
     report.left_of_key(step.left_of_key)
 
 

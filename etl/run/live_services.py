@@ -45,13 +45,13 @@ from etl.kafka.request_values import SupportedMembership
 from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import (
     INTERNAL_TOPICS,
-    BrokerPartition,
     Committed,
     GroupProtocol,
     MemberAssignment,
     Membership,
     OffsetsStorage,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import CommitResult, CommitState, Plan, PlanKind, Request, RunKeyRecord
 from etl.model.snapshot import Backfill, ForeignCommit, Ledger, Snapshot, Table
@@ -428,9 +428,9 @@ class LiveServices(PlanStore, LoadedRows):
             self._recorded = applied.number
         return seen.snapshot
 
-    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+    def wait_for_owners(self, partitions: Collection[TopicPartition]) -> None:
         """See `Services`."""
-        self._owners.wait_until_gone(logs, wait_s=self.settings.ledger.lock_timeout_s)
+        self._owners.wait_until_gone(partitions, wait_s=self.settings.ledger.lock_timeout_s)
 
     def new_uid(self) -> str:
         """See `Services`."""
@@ -487,8 +487,8 @@ class LiveServices(PlanStore, LoadedRows):
         is_backfill = plan.kind is PlanKind.BACKFILL
         if is_backfill or self.settings.group.mode is not OwnershipMode.CLAIM:
             return contextlib.nullcontext()
-        logs = {r.log for r in plan.ranges}
-        return self._owners.claiming(logs, self.run_id)
+        partitions = {r.partition for r in plan.ranges}
+        return self._owners.claiming(partitions, self.run_id)
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
         """See `Services`. Spark is not started for a writer that takes no rows. Raises
@@ -570,22 +570,22 @@ class LiveServices(PlanStore, LoadedRows):
         return self._applied(plan, outcome)
 
     def commit(
-        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
-    ) -> Mapping[BrokerPartition, Committed]:
+        self, plan: Plan, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Committed]:
         """See `Services`. Raises Owned if another driver of this pipeline stored a later
         plan.
         """
         is_of_member = plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
-        if is_of_member and (logs is None or self.is_member):
+        if is_of_member and (partitions is None or self.is_member):
             return self.offsets.commit_of_member(
                 plan,
-                logs,
+                partitions,
                 share=self.current_assignment,
                 unbroken=self.unbroken,
                 unsure=self.end_coordinated,
             )
         try:
-            return self.offsets.commit(plan, logs, share=self.current_assignment)
+            return self.offsets.commit(plan, partitions, share=self.current_assignment)
         except OffsetMoved as error:
             newest = max(self.ledger.plan_numbers(), default=plan.number)
             if newest <= plan.number:

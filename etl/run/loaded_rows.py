@@ -21,7 +21,7 @@ from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.plan_document import parse_plan, results_of
 from etl.model.columns import arrow_schema
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata, Ledger, LoadedIntervals, Snapshot
 from etl.run.discovery import Discovery
@@ -172,19 +172,19 @@ class LoadedRows:
         return ledger_side_documents.read_all_loaded_intervals(self.ledger, transaction_version)
 
     def first_at(
-        self, moments: Collection[tuple[BrokerPartition, int]]
-    ) -> Mapping[tuple[BrokerPartition, int], int]:
+        self, moments: Collection[tuple[TopicPartition, int]]
+    ) -> Mapping[tuple[TopicPartition, int], int]:
         """See `Services`. One request per broker and time. Raises SettingsError if a
         partition cannot be searched.
         """
-        found: dict[tuple[BrokerPartition, int], int] = {}
+        found: dict[tuple[TopicPartition, int], int] = {}
         with self._discovery.open_cluster() as cluster:
             for moment in sorted({moment for _, moment in moments}):
-                wanted = {log: moment for log, at in moments if at == moment}
+                wanted = {partition: moment for partition, at in moments if at == moment}
                 offsets = cluster.offsets_at(
                     wanted, wait_for_leader_s=self.settings.source.wait_for_leader_s
                 )
-                found |= {(log, moment): offset for log, offset in offsets.items()}
+                found |= {(partition, moment): offset for partition, offset in offsets.items()}
         return found
 
     def tidy(self) -> None:
@@ -195,7 +195,7 @@ class LoadedRows:
         """See `Services`."""
         return self._discovery.creations_of(topics)
 
-    def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
+    def rows_there(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
         """See `Services`. Starts Spark."""
         from etl.io.delta.offsets_of_rows import replaceable, rows_there
 

@@ -25,7 +25,7 @@ from etl.decide.reconcile import (
 )
 from etl.decide.recreated_or_truncated import end_places, epochs_to_ask, known_places
 from etl.decide.run_requests import bounds_to_find
-from etl.decide.set_offsets import paused_logs
+from etl.decide.set_offsets import pauses_of_partitions
 from etl.decide.table_changes import app_id_of, is_waiting_for_a_table
 from etl.decide.table_rules import missing_files_error, topics_to_check, unplanned_rows_error
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
@@ -46,7 +46,6 @@ from etl.kafka.request_values import ClusterMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     Fingerprint,
     Isolation,
@@ -54,6 +53,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
     Retention,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, Plan, Request
 from etl.model.snapshot import (
@@ -113,17 +113,17 @@ class GroupOffsets:
 
     def committed(
         self,
-        logs: Iterable[BrokerPartition],
+        topic_partitions: Iterable[TopicPartition],
         cluster: Cluster | None = None,
         *,
         after: Plan | None = None,
-    ) -> dict[BrokerPartition, Committed]:
+    ) -> dict[TopicPartition, Committed]:
         """Return the committed offset of each partition that has one, after the newest plan.
 
         `cluster`: if it is open already. Raises SettingsError for brokers without group offsets,
         and as `ConsumerGroup.committed`.
         """
-        partitions = list(logs)
+        partitions = list(topic_partitions)
         seen = after.expected_commits if after else {}
         if self.storage is OffsetsStorage.ZOOKEEPER:
             return self.group.committed(partitions, seen)
@@ -134,12 +134,12 @@ class GroupOffsets:
         kafka = self._kept.committed(cluster, partitions)
         if self.storage is OffsetsStorage.KAFKA:
             return kafka
-        seen_in_zookeeper = {log: found.in_zookeeper for log, found in seen.items()}
+        seen_in_zookeeper = {partition: found.in_zookeeper for partition, found in seen.items()}
         zookeeper = self.group.committed(partitions, seen_in_zookeeper)
         committed = {}
-        for log in {**zookeeper, **kafka}:
-            in_zookeeper = zookeeper.get(log, NOTHING_COMMITTED)
-            committed[log] = both(in_zookeeper, kafka.get(log, NOTHING_COMMITTED))
+        for partition in {**zookeeper, **kafka}:
+            in_zookeeper = zookeeper.get(partition, NOTHING_COMMITTED)
+            committed[partition] = both(in_zookeeper, kafka.get(partition, NOTHING_COMMITTED))
         return committed
 
     def hand_over(self, plan: Plan, *, unsure: Callable[[], None]) -> RejectedCommit | None:
@@ -152,72 +152,75 @@ class GroupOffsets:
     def commit(
         self,
         plan: Plan,
-        logs: Collection[BrokerPartition] | None = None,
+        partitions: Collection[TopicPartition] | None = None,
         *,
         share: Callable[[], MemberAssignment | None] = lambda: None,
-    ) -> Mapping[BrokerPartition, Committed]:
-        """Commit the plan's positions of `logs` (by default all that change); return the offsets
+    ) -> Mapping[TopicPartition, Committed]:
+        """Commit the plan's positions of `partitions` (by default all that change); return the offsets
         then. `share`: the member's assignment in Kafka; None: no member.
         """
         if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
-            return self.group.commit(plan, logs)
-        if logs is None:
-            logs = plan.offsets_to_move
-        wanted = sorted(logs)
+            return self.group.commit(plan, partitions)
+        if partitions is None:
+            partitions = plan.offsets_to_move
+        wanted = sorted(partitions)
         if not wanted:
             return {}
-        before = {log: plan.expected_commits[log].in_kafka for log in wanted}
-        after = {log: plan.moved(log).in_kafka for log in wanted}
+        before = {partition: plan.expected_commits[partition].in_kafka for partition in wanted}
+        after = {partition: plan.moved(partition).in_kafka for partition in wanted}
         with self._discovery.open_cluster() as cluster:
             moved = self._kept.move(cluster, before, after, share())
         if plan.commit.storage is OffsetsStorage.DUAL:
             in_zookeeper = self.group.committed(moved)
             uncommitted = []
-            for log in moved:
-                if in_zookeeper.get(log, NOTHING_COMMITTED).offset != plan.loaded_until[log]:
-                    uncommitted.append(log)
+            for partition in moved:
+                if (
+                    in_zookeeper.get(partition, NOTHING_COMMITTED).offset
+                    != plan.loaded_until[partition]
+                ):
+                    uncommitted.append(partition)
             self.group.commit(in_zookeeper_alone(plan), uncommitted)
-        return {log: plan.moved(log) for log in moved}
+        return {partition: plan.moved(partition) for partition in moved}
 
     def commit_of_member(
         self,
         plan: Plan,
-        logs: Collection[BrokerPartition] | None,
+        partitions: Collection[TopicPartition] | None,
         *,
         share: Callable[[], MemberAssignment | None],
         unbroken: Callable[[MemberAssignment], MemberAssignment | None],
         unsure: Callable[[], None],
-    ) -> Mapping[BrokerPartition, Committed]:
+    ) -> Mapping[TopicPartition, Committed]:
         """Commit the positions of a member's plan after its append, of the partitions that are
         still its own; return the committed offsets.
 
         In Kafka by the plan's own membership with today's epoch (`unbroken`), never by a later one;
-        `logs`, which a later run finds, as `share`. `unsure`: see `FencedOffsetCommit.hand_over`.
+        `partitions`, which a later run finds, as `share`. `unsure`: see `FencedOffsetCommit.hand_over`.
         """
-        to_commit = plan.offsets_to_move if logs is None else logs
+        to_commit = plan.offsets_to_move if partitions is None else partitions
         wanted = sorted(to_commit)
         if not wanted:
             return {}
         if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
             return self._owned.move(plan, wanted)
         with self._discovery.open_cluster() as cluster:
-            if logs is None:
+            if partitions is None:
                 committed = {}
                 for batch in self._kept.in_commits(wanted, plan.commit_metadata):
                     part = _with_commit_done(plan, batch)
                     if self._is_taken(cluster, part, unbroken, unsure):
-                        for log in batch:
-                            committed[log] = plan.moved(log)
+                        for partition in batch:
+                            committed[partition] = plan.moved(partition)
                 return committed
             now = share()
-            ours = [log for log in wanted if now and log in now.logs]
-            before = {log: plan.expected_commits[log] for log in ours}
-            after = {log: plan.moved(log) for log in ours}
+            ours = [partition for partition in wanted if now and partition in now.partitions]
+            before = {partition: plan.expected_commits[partition] for partition in ours}
+            after = {partition: plan.moved(partition) for partition in ours}
             try:
                 moved = self._kept.move(cluster, before, after, now)
             except (MembershipLost, OffsetMoved):  # another member owns them now
                 return {}
-        return {log: plan.moved(log) for log in moved}
+        return {partition: plan.moved(partition) for partition in moved}
 
     def _is_taken(
         self,
@@ -250,11 +253,11 @@ class GroupOffsets:
             )
 
 
-def _with_commit_done(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
+def _with_commit_done(plan: Plan, partitions: Collection[TopicPartition]) -> Plan:
     """Return a member's plan as one whose offsets of these partitions are committed with it."""
     commit = replace(plan.commit, state=CommitState.IN_DOUBT)
     if commit.member:
-        commit = replace(commit, member=replace(commit.member, logs=frozenset(logs)))
+        commit = replace(commit, member=replace(commit.member, partitions=frozenset(partitions)))
     return replace(plan, commit=commit)
 
 
@@ -323,21 +326,21 @@ class Observer:
             called = newest.cluster
         else:
             called = self._discovery.identity_of(ClusterMetadata(None, {}, {}), None)
-        logs = self._group.logs_with_offsets(admits)
+        partitions = self._group.partitions_with_offsets(admits)
         if newest:
-            logs |= newest.loaded_until.keys()
+            partitions |= newest.loaded_until.keys()
         app_id = app_id_of(called.name, self._settings.group.id, self._settings.pipeline)
         table = observe_table(self._settings, app_id, ledger)
         in_force = plan_in_force(ledger, table)
         if in_force:
-            logs |= in_force.loaded_until.keys()
+            partitions |= in_force.loaded_until.keys()
         read = set()
         topics = set()
-        for log in logs:
-            if admits(log.topic):
-                read.add(log)
-                topics.add(log.topic)
-        committed = self._offsets.committed(logs, after=newest)
+        for partition in partitions:
+            if admits(partition.topic):
+                read.add(partition)
+                topics.add(partition.topic)
+        committed = self._offsets.committed(partitions, after=newest)
         owners = self._group.owners(topics)
         live_consumers = self._group.live_consumers()
         other_pipelines = self._ledger.other_pipelines()
@@ -376,11 +379,11 @@ class Observer:
         # stored plan are requested here, also those that the conf no longer names.
         left = topics_left_to_read(ledger)
         read = frozenset[str]()
-        known: Collection[BrokerPartition] = ()
+        known: Collection[TopicPartition] = ()
         if ledger.newest:
             read = ledger.newest.known_topics
             known = ledger.newest.loaded_until
-        with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
+        with self._discovery.open_cluster(self._known_partitions(ledger)) as cluster:
             described = self._discovery.describe(cluster, left, read)
             metadata = chosen_topics(described, source.topic_filter)
             gone = unknown_topics(described, left)
@@ -393,14 +396,14 @@ class Observer:
             )
             reject_null_partition_value(self._settings, metadata.topics)
             called = self._discovery.identity_of(metadata, ledger.newest)
-            logs = []
+            topic_partitions = []
             for topic in metadata.topics.values():
-                logs += [partition.log for partition in topic.partitions]
-            partitions = {*logs, *known}
+                topic_partitions += [partition.partition for partition in topic.partitions]
+            partitions = {*topic_partitions, *known}
             committed = self._offsets.committed(partitions, cluster, after=ledger.newest)
             table = self._table(called.name, ledger, metadata.topics)
             found = cluster.extents(
-                logs,
+                topic_partitions,
                 isolation=source.isolation_level,
                 wait_for_leader_s=source.wait_for_leader_s,
                 metadata=metadata,
@@ -410,7 +413,7 @@ class Observer:
                 unverified_offsets(in_force, table, committed, found.extents, named), found.leaders
             )
             moments = timestamps_to_look_up(found.extents, in_force, self._settings, committed)
-            starts: Mapping[BrokerPartition, int] = {}
+            starts: Mapping[TopicPartition, int] = {}
             if moments:
                 # A time in the conf is exact. A time in a plan stands for "latest": an earlier
                 # start skips no record.
@@ -422,7 +425,11 @@ class Observer:
             found = found.without(moments.keys() - starts.keys())  # they lost their leader
             # after the offsets: one of the two shows a leader that was elected in between
             epochs = epochs_to_ask(in_force, ledger.applied)
-            epochs = {log: epoch for log, epoch in epochs.items() if log in found.extents}
+            epochs = {
+                topic_partition: epoch
+                for topic_partition, epoch in epochs.items()
+                if topic_partition in found.extents
+            }
             ends = cluster.epoch_ends(
                 epochs,
                 wait_for_leader_s=source.wait_for_leader_s,
@@ -440,7 +447,10 @@ class Observer:
             open_transactions = cluster.open_transactions(found)
             members = cluster.members_of(self._settings.group.id, metadata.brokers.values())
             kafka_members = tuple(sorted(members.members))
-            owners = {**members_as_owners(members, logs), **self._group.owners(metadata.topics)}
+            owners = {
+                **members_as_owners(members, topic_partitions),
+                **self._group.owners(metadata.topics),
+            }
             live_consumers = (*self._group.live_consumers(), *kafka_members)
             creation_ids = self._discovery.creation_ids(metadata)
             snapshot = Snapshot(
@@ -486,25 +496,25 @@ class Observer:
 
         Partitions with byte offsets are left out, as they have no timestamps.
         """
-        paused = paused_logs(snapshot.readable, snapshot.ledger.pauses)
+        paused = pauses_of_partitions(snapshot.readable, snapshot.ledger.pauses)
         if not paused or self._settings.source.is_physical:
             return snapshot
         so_far = progress_of_table(snapshot, self._settings)
-        ranges: dict[BrokerPartition, tuple[int, int]] = {}
-        for log, start in unread_starts(paused, snapshot, so_far, self._settings).items():
-            ranges[log] = (start, snapshot.readable[log].end_offset)
+        ranges: dict[TopicPartition, tuple[int, int]] = {}
+        for partition, start in unread_starts(paused, snapshot, so_far, self._settings).items():
+            ranges[partition] = (start, snapshot.readable[partition].end_offset)
         if not ranges:
             return snapshot
         isolation = self._settings.source.isolation_level
         oldest = read_oldest(cluster, ranges, snapshot.leaders, isolation=isolation)
         changed = {}
-        for log, record in oldest.items():
-            changed[log] = replace(snapshot.partitions[log], oldest_unread=record)
+        for partition, record in oldest.items():
+            changed[partition] = replace(snapshot.partitions[partition], oldest_unread=record)
         return snapshot.with_partitions(changed)
 
     def _fetch_fingerprints(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
-    ) -> dict[BrokerPartition, tuple[Fingerprint, ...]]:
+    ) -> dict[TopicPartition, tuple[Fingerprint, ...]]:
         """Read tail fingerprints at the log ends, then where the plan has one: the second read
         proves that the log of the first one is unchanged.
         """
@@ -514,10 +524,10 @@ class Observer:
             if wanted:
                 answers.append(read_fingerprints(cluster, wanted, found.leaders))
         found_fingerprints = {}
-        for log in found.extents:
-            fingerprints = tuple(answer[log] for answer in answers if log in answer)
+        for partition in found.extents:
+            fingerprints = tuple(answer[partition] for answer in answers if partition in answer)
             if fingerprints:
-                found_fingerprints[log] = fingerprints
+                found_fingerprints[partition] = fingerprints
         return found_fingerprints
 
     def _fetch_retention(
@@ -526,17 +536,17 @@ class Observer:
         found: OffsetsAndLeaders,
         ledger: Ledger,
         left: Collection[str],
-    ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:
+    ) -> tuple[dict[str, Retention], dict[TopicPartition, int]]:
         """Return the retention of topics with unread records and of `left`; and per partition the
         first offset that does not expire within `source.expiry_warning_s`.
         """
         source = self._settings.source
         positions = ledger.newest.loaded_until if ledger.newest else {}
         unread = []
-        for log, extent in found.extents.items():
-            if extent.end_offset > positions.get(log, extent.log_start_offset):
-                unread.append(log)
-        topics = {*left, *(log.topic for log in unread)}
+        for partition, extent in found.extents.items():
+            if extent.end_offset > positions.get(partition, extent.log_start_offset):
+                unread.append(partition)
+        topics = {*left, *(partition.topic for partition in unread)}
         retention = cluster.retention(topics)
         # brokers before 0.11, and those that deny it, do not describe the topic's config
         compacted = self._discovery.compacted(topics - retention.keys())
@@ -545,12 +555,12 @@ class Observer:
             return retention, {}
         soon = self._now_ms() + round(source.expiry_warning_s * 1000)
         times = {}
-        for log in unread:
-            if log.topic not in retention:
+        for partition in unread:
+            if partition.topic not in retention:
                 continue
-            limit_ms = retention[log.topic].ms
+            limit_ms = retention[partition.topic].ms
             if limit_ms is not None:
-                times[log] = max(0, soon - limit_ms)
+                times[partition] = max(0, soon - limit_ms)
         return retention, cluster.retained_from(found, times, isolation=source.isolation_level)
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
@@ -583,16 +593,18 @@ class Observer:
             ),
         )
 
-    def _known_logs(self, ledger: Ledger) -> set[BrokerPartition]:
+    def _known_partitions(self, ledger: Ledger) -> set[TopicPartition]:
         """Return Jafka partitions that the newest plan and the group's offsets name: nothing else
         knows those of an unavailable broker.
         """
         if not self._settings.source.is_physical:
             return set()
-        planned: set[BrokerPartition] = set()
+        planned: set[TopicPartition] = set()
         if ledger.newest:
             planned = {*ledger.newest.partitions, *ledger.newest.pending}
-        return planned | self._group.logs_with_offsets(self._settings.source.topic_filter.admits)
+        return planned | self._group.partitions_with_offsets(
+            self._settings.source.topic_filter.admits
+        )
 
 
 def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None:

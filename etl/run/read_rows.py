@@ -479,7 +479,7 @@ def _own_ids(plan: Plan) -> dict[str, str]:
 
 def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, Cleanup]:
     cleanups = {}
-    for topic in {r.log.topic for r in plan.ranges}:
+    for topic in {r.partition.topic for r in plan.ranges}:
         is_assumed = settings.source.is_assumed_compacted(topic)
         retention = snapshot.topic(topic).retention
         cleanups[topic] = cleanup_of(retention, said_to_be_compacted=is_assumed)

@@ -80,8 +80,8 @@ def replay(
             plan = with_id(with_replaced_rows(services, step, plan))
             store_or_replace(services, plan, repaired(step.snapshot, step.repair).ledger)
             report.planned(plan)
-            logs = {r.log for r in plan.ranges}
-            for sentence in describe_paused_but_loaded(logs, step.snapshot.ledger.pauses):
+            partitions = {r.partition for r in plan.ranges}
+            for sentence in describe_paused_but_loaded(partitions, step.snapshot.ledger.pauses):
                 report.add(Outcome.PAUSED, sentence)
             for sentence in zones_of_replaced(services, plan, step.snapshot):
                 report.add(Outcome.OTHER_TIME_ZONE, sentence)
@@ -124,10 +124,10 @@ def next_replay(
     """
     state, _ = settled_state(step)
     snapshot = repaired(step.snapshot, step.repair).with_paused()
-    logs = requested_partitions(wanted, state.last, snapshot)
-    found = services.first_at(times_to_look_up(wanted, logs))
+    partitions = requested_partitions(wanted, state.last, snapshot)
+    found = services.first_at(times_to_look_up(wanted, partitions))
     intervals = requested_intervals(
-        wanted, logs, found, state.last, snapshot, loaded_now(services, snapshot.ledger)
+        wanted, partitions, found, state.last, snapshot, loaded_now(services, snapshot.ledger)
     )
     return plan_replay(
         state, intervals, snapshot, settings, reason=reason, now_ms=services.now_ms()
@@ -187,5 +187,5 @@ def _reject_another(shown: Plan | None, plan: Plan) -> None:
 def _places(plan: Plan) -> tuple[object, ...]:
     places = []
     for span in spans_of(plan):
-        places.append((span.log, span.from_offset, span.until_offset, span.incarnation))
+        places.append((span.partition, span.from_offset, span.until_offset, span.incarnation))
     return tuple(places)

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
 from etl.decide.loaded_intervals import Span
 from etl.model.partitions import (
-    BrokerPartition,
     Committed,
     MemberAssignment,
     RebalanceStatistics,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import CommitResult, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
@@ -88,7 +88,7 @@ class Services(Protocol):
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """Take a snapshot of brokers, ledger and table. `named`: offsets that an operator names."""
 
-    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+    def wait_for_owners(self, partitions: Collection[TopicPartition]) -> None:
         """Return when these partitions have no owner. Raises Owned after the timeout."""
 
     def new_uid(self) -> str:
@@ -172,11 +172,11 @@ class Services(Protocol):
         """
 
     def commit(
-        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
-    ) -> Mapping[BrokerPartition, Committed]:
+        self, plan: Plan, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Committed]:
         """Commit the plan's offsets by compare-and-set; return the offsets that changed.
 
-        `logs`: commit these partitions only. For a member's plan (AFTER_APPEND_AS_MEMBER) only
+        `partitions`: commit these partitions only. For a member's plan (AFTER_APPEND_AS_MEMBER) only
         partitions that its membership, or today's, still owns are committed.
         """
 
@@ -200,13 +200,13 @@ class Services(Protocol):
         """Return the stored plans, ascending, each with whether it has a stored result."""
 
     def first_at(
-        self, moments: Collection[tuple[BrokerPartition, int]]
-    ) -> Mapping[tuple[BrokerPartition, int], int]:
+        self, moments: Collection[tuple[TopicPartition, int]]
+    ) -> Mapping[tuple[TopicPartition, int], int]:
         """Return the first offset of each partition at or after its time in milliseconds; its end
         if there is none.
         """
 
-    def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
+    def rows_there(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
         """Return the number of rows in each interval, by any writer; one interval per partition.
 
         Raises if rows may not be replaced.

@@ -276,7 +276,7 @@ class SourceSettings(Section):
 
     @property
     def is_physical(self) -> bool:
-        """True if offsets are byte positions (`BrokerPartition.is_physical`) and only ZooKeeper
+        """True if offsets are byte positions (`TopicPartition.is_physical`) and only ZooKeeper
         names brokers.
         """
         return self.broker_type is BrokerFamily.JAFKA

@@ -15,10 +15,10 @@ from etl.kafka.broker_types import release_name
 from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
 from etl.model.partitions import (
     BrokerFamily,
-    BrokerPartition,
     Isolation,
     Membership,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.security import Access, Security
 from etl.reader.fetch_options import FetchOptions
@@ -181,19 +181,19 @@ class RebalanceListener:
     `subscribe` (ConsumerInUse).
     """
 
-    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """The group revokes these partitions, which this member still owns.
 
         `commit` now, and the next owner begins there.
         """
 
-    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """The group assigns these partitions.
 
         They begin at the group's committed offsets, unless this callback calls `seek`.
         """
 
-    def lost(self, logs: Collection[BrokerPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """The partitions were lost at an unknown time.
 
         Other members may be reading them, and their offsets cannot be committed any more.

@@ -18,7 +18,7 @@ from typing import Self
 
 from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
 from etl.io.brokers.cluster_requests import Cluster
-from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
+from etl.model.partitions import BrokerFamily, Isolation, OffsetsStorage, TopicPartition
 from etl.settings.choices import FETCH_MAX_BYTES, MAX_BATCH_BYTES, MIB, TIMEOUT_S, StartAt
 from etl.streams.conf import (
     ConsumerConfig,
@@ -75,7 +75,7 @@ class SingleThreadGuard:
 
 _TEND_INTERVAL_S = 0.2
 
-Log = BrokerPartition | tuple[str, int] | tuple[str, int, int | None]
+Log = TopicPartition | tuple[str, int] | tuple[str, int, int | None]
 """A partition: topic and number; on Jafka and Kafka 0.7 also the broker's id."""
 
 
@@ -214,16 +214,16 @@ class Consumer:
 
     # Partitions
 
-    def partitions_of(self, topic: str) -> tuple[BrokerPartition, ...]:
+    def partitions_of(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions of a topic that have a leader now, for `assign`.
 
         Empty if there is no such topic.
         """
         with self._exclusive():
             leaders = self._cluster.describe([topic]).leaders
-            return tuple(sorted(log for log in leaders if log.topic == topic))
+            return tuple(sorted(partition for partition in leaders if partition.topic == topic))
 
-    def assign(self, logs: Iterable[Log]) -> None:
+    def assign(self, partitions: Iterable[Log]) -> None:
         """Read these partitions and no others, from the next `poll` on.
 
         One that stays continues, paused or not; a new one begins at the group's committed offset,
@@ -235,7 +235,7 @@ class Consumer:
                     "The consumer is subscribed, and its group assigns the partitions",
                     action="Call unsubscribe() before assign()",
                 )
-            self._positions.assign(_partitions(logs))
+            self._positions.assign(_partitions(partitions))
 
     def subscribe(
         self,
@@ -272,13 +272,13 @@ class Consumer:
             self._positions.assign(())
 
     @property
-    def assigned(self) -> frozenset[BrokerPartition]:
+    def assigned(self) -> frozenset[TopicPartition]:
         """The assigned partitions."""
         return frozenset(self._positions.scheduler.assigned)
 
     def poll(
         self, timeout_s: float = 0.0, max_records: int = 500
-    ) -> dict[BrokerPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[Record]]:
         """Return up to `max_records` records by partition, each in its order.
 
         Empty if no record came in time. The next fetches are sent before records are returned, so
@@ -320,71 +320,71 @@ class Consumer:
                     return found
                 wait_until = min(deadline, time.monotonic() + _TEND_INTERVAL_S)
 
-    def pause(self, logs: Collection[Log]) -> None:
+    def pause(self, partitions: Collection[Log]) -> None:
         """Fetch and return no records of these partitions until they are resumed.
 
         Raises NotAssigned, and then pauses none.
         """
         with self._exclusive():
-            self._positions.scheduler.pause(_partitions(logs))
+            self._positions.scheduler.pause(_partitions(partitions))
 
-    def resume(self, logs: Collection[Log]) -> None:
+    def resume(self, partitions: Collection[Log]) -> None:
         """Read paused partitions again. Raises NotAssigned, and then resumes none."""
         with self._exclusive():
-            self._positions.scheduler.resume(_partitions(logs))
+            self._positions.scheduler.resume(_partitions(partitions))
 
     @property
-    def paused(self) -> frozenset[BrokerPartition]:
+    def paused(self) -> frozenset[TopicPartition]:
         """The paused partitions."""
         return self._positions.scheduler.paused
 
     # Positions
 
-    def position(self, log: Log) -> int:
+    def position(self, partition: Log) -> int:
         """Return the next offset of `poll`. Raises NotAssigned."""
         with self._exclusive():
-            return self._positions.position(BrokerPartition(*log))
+            return self._positions.position(TopicPartition(*partition))
 
-    def seek(self, log: Log, offset: int) -> None:
+    def seek(self, partition: Log, offset: int) -> None:
         """Continue at this offset. Raises NotAssigned, and ValueError for an invalid offset.
 
         `poll` raises for an offset outside of the partition.
         """
         with self._exclusive():
-            self._positions.seek(BrokerPartition(*log), offset)
+            self._positions.seek(TopicPartition(*partition), offset)
 
-    def seek_to_beginning(self, logs: Collection[Log] | None = None) -> None:
+    def seek_to_beginning(self, partitions: Collection[Log] | None = None) -> None:
         """Continue at the log start; None: of all assigned partitions.
 
         Raises NotAssigned, BrokerUnreachable.
         """
-        self._seek_to(StartAt.EARLIEST, logs)
+        self._seek_to(StartAt.EARLIEST, partitions)
 
-    def seek_to_end(self, logs: Collection[Log] | None = None) -> None:
+    def seek_to_end(self, partitions: Collection[Log] | None = None) -> None:
         """Continue at the readable end; None: of all assigned partitions.
 
         Raises NotAssigned, BrokerUnreachable.
         """
-        self._seek_to(StartAt.LATEST, logs)
+        self._seek_to(StartAt.LATEST, partitions)
 
-    def offsets_for_times(self, times_ms: Mapping[Log, int]) -> dict[BrokerPartition, int | None]:
+    def offsets_for_times(self, times_ms: Mapping[Log, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each time (ms since 1970); None if there is none.
 
         Partitions need not be assigned. Raises ValueError for a negative time, SettingsError if the
         broker cannot search by time (Jafka, Kafka before 0.10.1).
         """
         with self._exclusive():
-            times = {BrokerPartition(*log): time_ms for log, time_ms in times_ms.items()}
+            times = {TopicPartition(*partition): time_ms for partition, time_ms in times_ms.items()}
             if not times:
                 return {}
             return self._cluster.first_at(times, isolation=self._isolation)
 
     # Committed offsets
 
-    def committed(self, logs: Collection[Log]) -> dict[BrokerPartition, int]:
+    def committed(self, partitions: Collection[Log]) -> dict[TopicPartition, int]:
         """Return the committed offset of each partition that has one. They need not be assigned."""
         with self._exclusive():
-            return self._required_store().committed(_partitions(logs))
+            return self._required_store().committed(_partitions(partitions))
 
     def commit(self, offsets: Mapping[Log, int] | None = None) -> None:
         """Commit next offsets for the group.
@@ -403,7 +403,9 @@ class Consumer:
             else:
                 for offset in offsets.values():
                     reject_invalid_offset(offset)
-                next_offsets = {BrokerPartition(*log): offset for log, offset in offsets.items()}
+                next_offsets = {
+                    TopicPartition(*partition): offset for partition, offset in offsets.items()
+                }
             if next_offsets:
                 self._group.commit(next_offsets)
 
@@ -416,13 +418,13 @@ class Consumer:
             )
         return self._offset_store
 
-    def _seek_to(self, where: StartAt, logs: Collection[Log] | None) -> None:
+    def _seek_to(self, where: StartAt, topic_partitions: Collection[Log] | None) -> None:
         with self._exclusive():
             partitions = None
-            if logs is not None:
-                partitions = _partitions(logs)
+            if topic_partitions is not None:
+                partitions = _partitions(topic_partitions)
             self._positions.seek_to(where, partitions)
 
 
-def _partitions(logs: Iterable[Log]) -> list[BrokerPartition]:
-    return [BrokerPartition(*log) for log in logs]
+def _partitions(partitions: Iterable[Log]) -> list[TopicPartition]:
+    return [TopicPartition(*partition) for partition in partitions]

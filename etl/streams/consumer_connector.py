@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
 from etl.ledger.topic_filters import FilterKind
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.reader.cursor import RangeProgress
 from etl.settings.choices import MIB
 from etl.streams.conf import ConsumerConfig, RebalanceListener, Subscription, by_filter, by_names
@@ -40,7 +40,7 @@ class StreamQueue:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._responses: deque[FetchedRecords] = deque()
-        self.logs: set[BrokerPartition] = set()
+        self.partitions: set[TopicPartition] = set()
         """Partitions of the stream."""
         self.last_returned: Record | None = None
         """The last record returned to the program, until it asks for the next one."""
@@ -65,9 +65,9 @@ class StreamQueue:
         """True if more may be fetched."""
         return self.count < self._max_records and self.size < self._max_bytes
 
-    def has_partition(self, log: BrokerPartition) -> bool:
+    def has_partition(self, partition: TopicPartition) -> bool:
         """True if a response of the partition is queued."""
-        return any(response.log == log for response in self._responses)
+        return any(response.partition == partition for response in self._responses)
 
     def put(self, fetched: FetchedRecords) -> None:
         """Append a response.
@@ -79,7 +79,9 @@ class StreamQueue:
             kept: deque[FetchedRecords] = deque()
             for response in self._responses:
                 is_replaced = (
-                    response.log == fetched.log and not response.count and response.failure is None
+                    response.partition == fetched.partition
+                    and not response.count
+                    and response.failure is None
                 )
                 if not is_replaced:
                     kept.append(response)
@@ -96,12 +98,12 @@ class StreamQueue:
         if self.head is failed:
             self._responses.rotate(-1)
 
-    def drop(self, log: BrokerPartition) -> None:
+    def drop(self, partition: TopicPartition) -> None:
         """Remove a partition that is no longer the stream's."""
-        self.logs.discard(log)
-        kept = [response for response in self._responses if response.log != log]
+        self.partitions.discard(partition)
+        kept = [response for response in self._responses if response.partition != partition]
         self._responses = deque(kept)
-        if self.last_returned is not None and self.last_returned.log == log:
+        if self.last_returned is not None and self.last_returned.topic_partition == partition:
             self.last_returned = None
 
 
@@ -114,92 +116,92 @@ class StreamPositions(Positions):
     def __init__(
         self,
         *args: Any,
-        queue_of: Callable[[BrokerPartition], StreamQueue],
+        queue_of: Callable[[TopicPartition], StreamQueue],
         changed: threading.Condition,
     ) -> None:
         """`queue_of`: the queue of a new partition; `changed`: held during each access."""
         super().__init__(*args)
         self._queue_of = queue_of
         self._changed = changed
-        self._queues: dict[BrokerPartition, StreamQueue] = {}
-        self._failed: set[BrokerPartition] = set()
+        self._queues: dict[TopicPartition, StreamQueue] = {}
+        self._failed: set[TopicPartition] = set()
         """Partitions with an error, of which nothing more is fetched."""
-        self._done: dict[BrokerPartition, int] = {}
+        self._done: dict[TopicPartition, int] = {}
 
-    def assign(self, logs: Iterable[BrokerPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Set the partitions; queued records of others are dropped."""
         with self._changed:
-            assigned = list(logs)
+            assigned = list(partitions)
             super().assign(assigned)
-            for log in self._queues.keys() - set(assigned):
-                self._queues.pop(log).drop(log)
-                self._done.pop(log, None)
-                self._failed.discard(log)
-            for log in assigned:
-                if log not in self._queues:
-                    self._queues[log] = self._queue_of(log)
-                    self._queues[log].logs.add(log)
+            for partition in self._queues.keys() - set(assigned):
+                self._queues.pop(partition).drop(partition)
+                self._done.pop(partition, None)
+                self._failed.discard(partition)
+            for partition in assigned:
+                if partition not in self._queues:
+                    self._queues[partition] = self._queue_of(partition)
+                    self._queues[partition].partitions.add(partition)
 
-    def seek(self, log: BrokerPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int) -> None:
         """Set the position; see `Positions.seek`."""
         with self._changed:
-            super().seek(log, offset)
-            self._done[log] = offset
+            super().seek(partition, offset)
+            self._done[partition] = offset
 
-    def stop(self, logs: Collection[BrokerPartition]) -> None:
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
         """Drop queued records; see `Positions.stop`.
 
         Otherwise streams would continue while the returned records are committed.
         """
         with self._changed:
-            for log in self._queues.keys() & set(logs):
-                self._queues[log].drop(log)
+            for partition in self._queues.keys() & set(partitions):
+                self._queues[partition].drop(partition)
 
     def to_fetch(self) -> list[RangeProgress]:
         """Return the partitions that have room in their stream's queue."""
         found = []
         with self._changed:
-            for log in self.scheduler.assigned:
-                if log not in self._progress or log in self._failed:
+            for partition in self.scheduler.assigned:
+                if partition not in self._progress or partition in self._failed:
                     continue
-                if self._queues[log].has_room:
-                    found.append(self._progress[log])
+                if self._queues[partition].has_room:
+                    found.append(self._progress[partition])
         return found
 
-    def done(self) -> dict[BrokerPartition, int]:
+    def done(self) -> dict[TopicPartition, int]:
         """Return the offsets that auto-commit commits; see the module."""
         with self._changed:
             return dict(self._done)
 
-    def returned(self) -> dict[BrokerPartition, int]:
+    def returned(self) -> dict[TopicPartition, int]:
         """Return the offsets after the last returned records; see the module."""
         with self._changed:
             return dict(self.next_offsets)
 
-    def note_returned(self, log: BrokerPartition, offset: int) -> None:
+    def note_returned(self, partition: TopicPartition, offset: int) -> None:
         """Note that a stream returned the record before `offset`. The caller holds `changed`."""
-        if log in self.next_offsets:
-            self.next_offsets[log] = offset
+        if partition in self.next_offsets:
+            self.next_offsets[partition] = offset
 
-    def note_done(self, log: BrokerPartition, offset: int) -> None:
+    def note_done(self, partition: TopicPartition, offset: int) -> None:
         """Note that the program finished the record before `offset`. The caller holds `changed`."""
-        if log in self._done:
-            self._done[log] = max(self._done[log], offset)
+        if partition in self._done:
+            self._done[partition] = max(self._done[partition], offset)
 
     def _add(self, records: FetchedRecords) -> None:
         with self._changed:
             if records.failure is not None:
-                self._failed.add(records.log)
-            self._queues[records.log].put(records)
+                self._failed.add(records.partition)
+            self._queues[records.partition].put(records)
             self._changed.notify_all()
 
-    def _skip_to(self, log: BrokerPartition, offset: int) -> None:
+    def _skip_to(self, partition: TopicPartition, offset: int) -> None:
         with self._changed:
-            if self._queues[log].has_partition(log):
-                self._queues[log].put(records_of(log, (), offset))
+            if self._queues[partition].has_partition(partition):
+                self._queues[partition].put(records_of(partition, (), offset))
             else:
-                self.next_offsets[log] = offset
-                self._done[log] = offset
+                self.next_offsets[partition] = offset
+                self._done[partition] = offset
 
 
 _SLICE_S = 0.05
@@ -391,7 +393,7 @@ class MessageStream(Iterator[Record]):
         with self._changed:
             last = self.queue.last_returned
             if last is not None:
-                fetcher.positions.note_done(last.log, last.next_offset)
+                fetcher.positions.note_done(last.topic_partition, last.next_offset)
                 self.queue.last_returned = None
         while True:
             response = self._head(fetcher, deadline)
@@ -411,7 +413,7 @@ class MessageStream(Iterator[Record]):
                 if self.queue.head is not response:
                     continue  # the partition was released meanwhile
                 self.queue.last_returned = record
-                fetcher.positions.note_returned(record.log, record.next_offset)
+                fetcher.positions.note_returned(record.topic_partition, record.next_offset)
             return record
 
     def _head(self, fetcher: FetcherThread, deadline: float | None) -> FetchedRecords:
@@ -439,8 +441,8 @@ class MessageStream(Iterator[Record]):
         with self._changed:
             if self.queue.head is response:
                 self.queue.end(response)
-                fetcher.positions.note_returned(response.log, response.end)
-                fetcher.positions.note_done(response.log, response.end)
+                fetcher.positions.note_returned(response.partition, response.end)
+                fetcher.positions.note_done(response.partition, response.end)
 
 
 class ConsumerConnector:
@@ -597,7 +599,7 @@ class ConsumerConnector:
                 options,
                 key_decoder,
                 value_decoder,
-                queue_of=lambda log: queue_of(log),
+                queue_of=lambda partition: queue_of(partition),
                 changed=self._changed,
             )
             group = GroupSubscription(resources, positions)
@@ -612,21 +614,21 @@ class ConsumerConnector:
 
 def _queue_chooser(
     streams: Sequence[MessageStream], group: GroupSubscription
-) -> Callable[[BrokerPartition], StreamQueue]:
+) -> Callable[[TopicPartition], StreamQueue]:
     """Return the function that chooses the queue of a new partition.
 
     It is the queue of the thread that owns the partition; without such threads that of the stream
     with the fewest partitions of the topic.
     """
 
-    def queue_of(log: BrokerPartition) -> StreamQueue:
-        candidates = [stream for stream in streams if stream.topic in (None, log.topic)]
+    def queue_of(partition: TopicPartition) -> StreamQueue:
+        candidates = [stream for stream in streams if stream.topic in (None, partition.topic)]
         threads = group.threads
         if threads is not None:
-            return candidates[threads[log]].queue
+            return candidates[threads[partition]].queue
 
         def partitions_of_topic(stream: MessageStream) -> int:
-            return sum(other.topic == log.topic for other in stream.queue.logs)
+            return sum(other.topic == partition.topic for other in stream.queue.partitions)
 
         return min(candidates, key=partitions_of_topic).queue
 

@@ -193,7 +193,7 @@ class Fetches:
             cursor = progress.cursor
             leader_epoch = progress.leader.epoch if progress.leader else None
             targets.append(
-                FetchTarget(progress.log, cursor.position, cursor.max_bytes, leader_epoch)
+                FetchTarget(progress.partition, cursor.position, cursor.max_bytes, leader_epoch)
             )
         largest = max(progress.cursor.max_bytes for progress in partitions)
         try:
@@ -220,7 +220,7 @@ class Fetches:
             connection.in_flight = []
         has_records = any(len(fetched.records) for fetched in response.partitions)
         connection.note_response(has_records=has_records, max_wait_ms=self._options.max_wait_ms)
-        by_name = {(each.log.topic, each.log.partition): each for each in partitions}
+        by_name = {(each.partition.topic, each.partition.partition): each for each in partitions}
         for fetched in response.partitions:
             yield by_name[fetched.topic, fetched.partition], fetched, connection.consumer
 
@@ -228,24 +228,26 @@ class Fetches:
         if not partitions or time.monotonic() < self._leaders_found_at + _RETRY_S:
             return
         failure: EtlError | None = None
-        logs = [progress.log for progress in partitions]
+        topic_partitions = [progress.partition for progress in partitions]
         try:
-            leaders = self._cluster.describe_topics_of(logs).leaders
+            leaders = self._cluster.describe_topics_of(topic_partitions).leaders
         except BrokerUnreachable as unreachable:
             leaders = {}
             failure = unreachable
-        brokers = {leader.broker for leader in values_of(leaders, logs).values()}
+        brokers = {leader.broker for leader in values_of(leaders, topic_partitions).values()}
         self._cluster.reject_lost_isolation(brokers, self._options.isolation)
         for progress in partitions:
-            progress.leader = leaders.get(progress.log)
+            progress.leader = leaders.get(progress.partition)
             if progress.leader is None:
                 progress.lose_leader(failure or _leaderless(progress))
         self._leaders_found_at = time.monotonic()
 
 
 def _leaderless(progress: RangeProgress) -> BrokerError:
-    log = progress.log
-    return BrokerError(f"The partition {log.unled}", **log.place, action=log.held_by)
+    partition = progress.partition
+    return BrokerError(
+        f"The partition {partition.unled}", **partition.place, action=partition.held_by
+    )
 
 
 _MAX_OFFSET = 2**63 - 1
@@ -334,14 +336,14 @@ def _out_of_range(progress: RangeProgress, consumer: SimpleConsumer) -> EtlError
 
 
 def _bound(progress: RangeProgress, consumer: SimpleConsumer, timestamp: int) -> int:
-    log = progress.log
-    listed = consumer.list_offsets({log: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED)[
-        log
-    ]
+    partition = progress.partition
+    listed = consumer.list_offsets(
+        {partition: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED
+    )[partition]
     if listed.refusal or listed.offset is None:
         raise BrokerError(
             "The broker reports no start or end of the partition",
-            **log.place,
+            **partition.place,
             action="Check the broker's log",
         )
     return listed.offset

@@ -33,11 +33,11 @@ from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import (
     BrokerFamily,
-    BrokerPartition,
     GroupProtocol,
     MemberAssignment,
     Membership,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.security import Access
 from etl.streams.conf import ConsumerConfig, Group, RebalanceListener, Subscription
@@ -52,7 +52,7 @@ this host. No pipeline may have it.
 class MembershipEvents(Protocol):
     """Callbacks for the end of an assignment."""
 
-    def release(self, logs: frozenset[BrokerPartition]) -> None:
+    def release(self, partitions: frozenset[TopicPartition]) -> None:
         """Finish with these partitions, which are still owned and are released next."""
 
     def lose_all(self) -> None:
@@ -83,7 +83,7 @@ class GroupMember(Protocol):
         """Return a newer assignment that still has the partitions of a rejected commit, if any."""
 
     @property
-    def threads(self) -> dict[BrokerPartition, int] | None:
+    def threads(self) -> dict[TopicPartition, int] | None:
         """The thread that owns each partition; None if the group does not assign to threads."""
 
     def do_periodic_work(self) -> None:
@@ -150,7 +150,7 @@ class MemberInZooKeeper:
         return None
 
     @property
-    def threads(self) -> dict[BrokerPartition, int] | None:
+    def threads(self) -> dict[TopicPartition, int] | None:
         """See `GroupMember`."""
         return self._member.threads
 
@@ -168,7 +168,7 @@ class MemberInZooKeeper:
         if self.assignment is None:
             self._events.release(frozenset())
         else:
-            self._events.release(self.assignment.logs)
+            self._events.release(self.assignment.partitions)
 
 
 class MemberWithCoordinator:
@@ -247,7 +247,7 @@ class MemberWithCoordinator:
             return self.join()
         self._report_loss(self._member)
         if self._topics_changed and self._last_assignment is not None:
-            self._events.release(self._last_assignment.logs)
+            self._events.release(self._last_assignment.partitions)
             self.leave()
             return self.join()
 
@@ -446,7 +446,7 @@ class GroupSubscription:
         return self._subscription is not None
 
     @property
-    def threads(self) -> Mapping[BrokerPartition, int] | None:
+    def threads(self) -> Mapping[TopicPartition, int] | None:
         """The thread of this member that owns each partition; None if the group has no threads."""
         return self._member.threads if self._member else None
 
@@ -507,7 +507,7 @@ class GroupSubscription:
                 self._polled_at = time.monotonic()
                 self._rebalance_requested_at = None
 
-    def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit as the member, or without membership if partitions are assigned by hand.
 
         Raises MembershipLost, NotAssigned for another member's partition, SettingsError without a
@@ -526,7 +526,7 @@ class GroupSubscription:
             self._commit_as_member(self._offset_store, offsets)
 
     def _commit_as_member(
-        self, offset_store: OffsetStore, offsets: Mapping[BrokerPartition, int]
+        self, offset_store: OffsetStore, offsets: Mapping[TopicPartition, int]
     ) -> None:
         member = self._member
         assignment = None
@@ -539,11 +539,11 @@ class GroupSubscription:
                 action="Check how long this program takes between two polls; the next poll joins"
                 " again and continues at the group's committed offsets",
             )
-        for log in offsets:
-            if log not in self._positions.scheduler.assigned:
+        for partition in offsets:
+            if partition not in self._positions.scheduler.assigned:
                 raise NotAssigned(
                     "The group does not assign the partition to this consumer",
-                    **log.place,
+                    **partition.place,
                     action="Commit only partitions that the listener received in assigned()",
                 )
         for attempts_left in reversed(range(_COMMIT_ATTEMPTS)):
@@ -560,23 +560,25 @@ class GroupSubscription:
 
     # The end of an assignment
 
-    def release(self, logs: frozenset[BrokerPartition]) -> None:
+    def release(self, partitions: frozenset[TopicPartition]) -> None:
         """Auto-commit these partitions and call `revoked`; they are still owned."""
         assigned = self._positions.scheduler.assigned
-        released = logs.intersection(assigned)
+        released = partitions.intersection(assigned)
         if not released:
             return
         self._positions.stop(released)
         try:
             if self._auto_commits:
                 done = self._positions.done()
-                offsets = {log: offset for log, offset in done.items() if log in released}
+                offsets = {
+                    partition: offset for partition, offset in done.items() if partition in released
+                }
                 if offsets:
                     self.commit(offsets)
             self._listener.revoked(released)
         finally:
             assigned = self._positions.scheduler.assigned
-            kept = [log for log in assigned if log not in released]
+            kept = [partition for partition in assigned if partition not in released]
             self._positions.assign(kept)
 
     def lose_all(self) -> None:
@@ -619,11 +621,11 @@ class GroupSubscription:
     def _apply(self, assignment: MemberAssignment, member: GroupMember) -> None:
         self._member = member
         previous = frozenset(self._positions.scheduler.assigned)
-        self._positions.assign(sorted(assignment.logs))
-        lost = previous - assignment.logs
+        self._positions.assign(sorted(assignment.partitions))
+        lost = previous - assignment.partitions
         if lost:
             self._listener.lost(lost)
-        new = assignment.logs - previous
+        new = assignment.partitions - previous
         if new:
             self._listener.assigned(new)
 

@@ -17,7 +17,7 @@ from operator import length_hint
 from typing import Generic, TypeVar
 
 from etl.errors import EtlError, NotAssigned
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 Record = TypeVar("Record")
 
@@ -71,107 +71,113 @@ class PartitionScheduler(Generic[Record]):
     """
 
     def __init__(self) -> None:
-        self._queue: list[BrokerPartition] = []
-        self._chunks: dict[BrokerPartition, _Chunk[Record]] = {}
-        self._paused: set[BrokerPartition] = set()
+        self._queue: list[TopicPartition] = []
+        self._chunks: dict[TopicPartition, _Chunk[Record]] = {}
+        self._paused: set[TopicPartition] = set()
 
     @property
-    def assigned(self) -> tuple[BrokerPartition, ...]:
+    def assigned(self) -> tuple[TopicPartition, ...]:
         """The assigned partitions, in the order of their turns."""
         return tuple(self._queue)
 
     @property
-    def paused(self) -> frozenset[BrokerPartition]:
+    def paused(self) -> frozenset[TopicPartition]:
         """Return the paused partitions: not fetched, nothing returned."""
         return frozenset(self._paused)
 
-    def assign(self, logs: Iterable[BrokerPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Set the partitions.
 
         One that stays keeps its turn, its records and its pause; a new one comes last, not paused.
         """
-        wanted = dict.fromkeys(logs)
-        self._queue = [log for log in self._queue if log in wanted]
+        wanted = dict.fromkeys(partitions)
+        self._queue = [partition for partition in self._queue if partition in wanted]
         queued = set(self._queue)
-        self._queue += [log for log in wanted if log not in queued]
+        self._queue += [partition for partition in wanted if partition not in queued]
         self._paused &= wanted.keys()
-        self._chunks = {log: chunk for log, chunk in self._chunks.items() if log in wanted}
+        self._chunks = {
+            partition: chunk for partition, chunk in self._chunks.items() if partition in wanted
+        }
 
-    def pause(self, logs: Collection[BrokerPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Pause partitions until they are resumed. Raises NotAssigned, and then pauses none."""
-        self._reject_unassigned(logs)
-        self._paused |= set(logs)
+        self._reject_unassigned(partitions)
+        self._paused |= set(partitions)
 
-    def resume(self, logs: Collection[BrokerPartition]) -> None:
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch them again, and return their records. Raises NotAssigned, and then resumes none."""
-        self._reject_unassigned(logs)
-        self._paused -= set(logs)
+        self._reject_unassigned(partitions)
+        self._paused -= set(partitions)
 
-    def to_fetch(self) -> tuple[BrokerPartition, ...]:
+    def to_fetch(self) -> tuple[TopicPartition, ...]:
         """Return which partitions to fetch next, in order."""
         wanted = []
-        for log in self._queue:
-            if log not in self._paused and log not in self._chunks:
-                wanted.append(log)
+        for partition in self._queue:
+            if partition not in self._paused and partition not in self._chunks:
+                wanted.append(partition)
         return tuple(wanted)
 
-    def add(self, log: BrokerPartition, records: Iterator[Record]) -> None:
+    def add(self, partition: TopicPartition, records: Iterator[Record]) -> None:
         """Add a response; it is dropped if the partition is no longer assigned.
 
         Raises ValueError if records of an earlier response are left: the partition should not have
         been fetched.
         """
-        if log in self._chunks:
-            raise ValueError(f"{log} has records that were not returned yet")
-        if log in self._queue:
+        if partition in self._chunks:
+            raise ValueError(f"{partition} has records that were not returned yet")
+        if partition in self._queue:
             chunk = _Chunk(records)
             if not chunk.is_empty:
-                self._chunks[log] = chunk
+                self._chunks[partition] = chunk
 
-    def drop(self, log: BrokerPartition) -> None:
+    def drop(self, partition: TopicPartition) -> None:
         """Drop a partition's records, since its position changed. Raises NotAssigned."""
-        self._reject_unassigned((log,))
-        self._chunks.pop(log, None)
+        self._reject_unassigned((partition,))
+        self._chunks.pop(partition, None)
 
     @property
     def has_records(self) -> bool:
         """True if there are records to return, or an error to raise."""
-        return any(log not in self._paused for log in self._chunks)
+        return any(partition not in self._paused for partition in self._chunks)
 
-    def take(self, max_records: int) -> dict[BrokerPartition, list[Record]]:
+    def take(self, max_records: int) -> dict[TopicPartition, list[Record]]:
         """Return up to so many records by partition, each in its order; empty if none are left.
 
         Raises the error of a record if its partition is next and no other record was returned.
         """
-        found: dict[BrokerPartition, list[Record]] = {}
+        found: dict[TopicPartition, list[Record]] = {}
         room = max_records
-        ready = [log for log in self._queue if log in self._chunks and log not in self._paused]
-        for log in ready:
-            chunk = self._chunks[log]
+        ready = [
+            partition
+            for partition in self._queue
+            if partition in self._chunks and partition not in self._paused
+        ]
+        for partition in ready:
+            chunk = self._chunks[partition]
             if room <= 0:
                 break
             records = chunk.take(room)
             if records:
-                found[log] = records
+                found[partition] = records
                 room -= len(records)
             elif chunk.failure is not None and not found:
-                self._requeue(log)
+                self._requeue(partition)
                 # Without the traceback, which would grow each time that the error is raised.
                 raise chunk.failure.with_traceback(None)
             if chunk.is_empty:
-                del self._chunks[log]
-                self._requeue(log)
+                del self._chunks[partition]
+                self._requeue(partition)
         return found
 
-    def _requeue(self, log: BrokerPartition) -> None:
-        self._queue.remove(log)
-        self._queue.append(log)
+    def _requeue(self, partition: TopicPartition) -> None:
+        self._queue.remove(partition)
+        self._queue.append(partition)
 
-    def _reject_unassigned(self, logs: Iterable[BrokerPartition]) -> None:
-        for log in logs:
-            if log not in self._queue:
+    def _reject_unassigned(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if partition not in self._queue:
                 raise NotAssigned(
                     "The partition is not assigned to this consumer",
-                    **log.place,
+                    **partition.place,
                     action="Pass the partition to assign() first",
                 )

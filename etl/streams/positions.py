@@ -44,10 +44,10 @@ from etl.ledger.registrations import render_offset
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     MemberAssignment,
     Membership,
+    TopicPartition,
 )
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor, RangeProgress
@@ -63,11 +63,11 @@ _ANY_VERSION = -1
 class OffsetStore(Protocol):
     """The store of a group's committed offsets."""
 
-    def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offset of each partition that has one."""
 
     def commit(
-        self, offsets: Mapping[BrokerPartition, int], assignment: MemberAssignment | None
+        self, offsets: Mapping[TopicPartition, int], assignment: MemberAssignment | None
     ) -> None:
         """Commit next offsets, as the member with this assignment; None: without membership.
 
@@ -83,15 +83,17 @@ class KafkaOffsetStore:
         self._cluster = cluster
         self._group = group
 
-    def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """See `OffsetStore`."""
         found = self._cluster.first(
-            lambda consumer: consumer.fetch_offsets(self._group, sorted(logs), require_stable=True)
+            lambda consumer: consumer.fetch_offsets(
+                self._group, sorted(partitions), require_stable=True
+            )
         )
         return _offsets_of(found)
 
     def commit(
-        self, offsets: Mapping[BrokerPartition, int], assignment: MemberAssignment | None
+        self, offsets: Mapping[TopicPartition, int], assignment: MemberAssignment | None
     ) -> None:
         """See `OffsetStore`."""
         if assignment is None or assignment.membership is Membership.ZOOKEEPER:
@@ -115,62 +117,62 @@ class ZooKeeperOffsetStore:
         self._zookeeper = zookeeper
         self._paths = GroupPaths(group)
         self._group = ConsumerGroup(zookeeper, group, physical=physical)
-        self._read: dict[BrokerPartition, Committed] = {}
+        self._read: dict[TopicPartition, Committed] = {}
         """Offset and version of each partition as read or written last."""
 
-    def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """See `OffsetStore`."""
         # The member's session observed the commits of the previous owner. This is another
         # session, perhaps at a server that is behind.
         self._zookeeper.sync(self._paths.offsets)
-        found = self._group.committed(logs)
-        for log in logs:
-            self._read[log] = found.get(log, NOTHING_COMMITTED)
+        found = self._group.committed(partitions)
+        for partition in partitions:
+            self._read[partition] = found.get(partition, NOTHING_COMMITTED)
         return _offsets_of(found)
 
     def commit(
-        self, offsets: Mapping[BrokerPartition, int], assignment: MemberAssignment | None
+        self, offsets: Mapping[TopicPartition, int], assignment: MemberAssignment | None
     ) -> None:
         """See `OffsetStore`."""
         unread = offsets.keys() - self._read.keys()
         if unread:
             self.committed(unread)
         changed = []
-        for log, offset in sorted(offsets.items()):
-            if self._read[log].offset != offset:
-                changed.append(log)
+        for partition, offset in sorted(offsets.items()):
+            if self._read[partition].offset != offset:
+                changed.append(partition)
         ensure_offset_parents(self._zookeeper, self._paths, changed)
         batches = list(in_requests(changed, self._cost))
-        requests = [self._changes(logs, offsets, assignment) for logs in batches]
+        requests = [self._changes(partitions, offsets, assignment) for partitions in batches]
         sent = [each.request.commit_async() for each in requests]
         # This does not depend on the session: versions show later writes, and owner nodes show
         # the present owners.
-        for logs, request, answer in zip(batches, requests, outcomes(sent), strict=True):
+        for partitions, request, answer in zip(batches, requests, outcomes(sent), strict=True):
             if _has_failed(answer):
                 _reject_lost_membership(request, answer)
-                self._read_back(logs, offsets)
-            for log in logs:
-                self._read[log] = self._after_write(log, offsets[log])
+                self._read_back(partitions, offsets)
+            for partition in partitions:
+                self._read[partition] = self._after_write(partition, offsets[partition])
 
-    def _cost(self, log: BrokerPartition) -> int:
+    def _cost(self, partition: TopicPartition) -> int:
         return (
             2 * (OPERATION_BYTES + len(self._zookeeper.chroot))
-            + len(self._paths.offset(log))
-            + len(self._paths.owner(log))
+            + len(self._paths.offset(partition))
+            + len(self._paths.owner(partition))
             + 20
         )
 
-    def _after_write(self, log: BrokerPartition, offset: int) -> Committed:
+    def _after_write(self, partition: TopicPartition, offset: int) -> Committed:
         """Return offset and version after one write by this consumer."""
-        version = self._read[log].znode_version
+        version = self._read[partition].znode_version
         if version is None:
             return Committed(offset, 0)
         return Committed(offset, version + 1)
 
     def _changes(
         self,
-        logs: Collection[BrokerPartition],
-        offsets: Mapping[BrokerPartition, int],
+        partitions: Collection[TopicPartition],
+        offsets: Mapping[TopicPartition, int],
         assignment: MemberAssignment | None,
     ) -> Changes:
         changes = Changes(self._zookeeper)
@@ -178,36 +180,40 @@ class ZooKeeperOffsetStore:
         # registration of this member is checked, too.
         if assignment is not None:
             changes.check(f"{self._paths.consumer_ids}/{assignment.member_id}", _ANY_VERSION)
-        for log in logs:
+        for partition in partitions:
             if assignment is not None:
-                changes.check(self._paths.owner(log), OUR_VERSION)
+                changes.check(self._paths.owner(partition), OUR_VERSION)
             changes.put(
-                self._paths.offset(log), render_offset(offsets[log]), self._read[log].znode_version
+                self._paths.offset(partition),
+                render_offset(offsets[partition]),
+                self._read[partition].znode_version,
             )
         return changes
 
     def _read_back(
-        self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int]
+        self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]
     ) -> None:
         """Return if a rejected or unanswered commit was applied. Raises OffsetMoved, CommitUnknown.
 
         After OffsetMoved the other client's version is the one that was read, so a second commit
         overwrites it.
         """
-        found = self._group.committed(logs)
+        found = self._group.committed(partitions)
         before = dict(self._read)
-        after = {log: self._after_write(log, offsets[log]) for log in logs}
-        now = {log: found.get(log, NOTHING_COMMITTED) for log in logs}
+        after = {
+            partition: self._after_write(partition, offsets[partition]) for partition in partitions
+        }
+        now = {partition: found.get(partition, NOTHING_COMMITTED) for partition in partitions}
         if now == after:
             return
-        for log in logs:
-            if now[log] not in (before[log], after[log]):
+        for partition in partitions:
+            if now[partition] not in (before[partition], after[partition]):
                 self._read.update(now)
                 raise OffsetMoved(
                     "Another client moved the offset since it was read:"
-                    f" it is {now[log].offset}, ours is {offsets[log]}",
-                    **log.place,
-                    offset=now[log].offset,
+                    f" it is {now[partition].offset}, ours is {offsets[partition]}",
+                    **partition.place,
+                    offset=now[partition].offset,
                     action="Check which other consumer of this group runs."
                     " A second commit overwrites what it wrote",
                 )
@@ -215,12 +221,12 @@ class ZooKeeperOffsetStore:
 
 
 def _offsets_of(
-    found: Mapping[BrokerPartition, Committed | CommittedOffset],
-) -> dict[BrokerPartition, int]:
+    found: Mapping[TopicPartition, Committed | CommittedOffset],
+) -> dict[TopicPartition, int]:
     offsets = {}
-    for log, committed in found.items():
+    for partition, committed in found.items():
         if committed.offset is not None:
-            offsets[log] = committed.offset
+            offsets[partition] = committed.offset
     return offsets
 
 
@@ -294,48 +300,48 @@ class Positions:
         self._key_decoder = key_decoder
         self._value_decoder = value_decoder
         self.scheduler = PartitionScheduler[Record]()
-        self._progress: dict[BrokerPartition, RangeProgress] = {}
-        self.next_offsets: dict[BrokerPartition, int] = {}
+        self._progress: dict[TopicPartition, RangeProgress] = {}
+        self.next_offsets: dict[TopicPartition, int] = {}
         """The position of each partition that has one already."""
 
-    def assign(self, logs: Iterable[BrokerPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Set the partitions; state of others is dropped."""
-        self.scheduler.assign(logs)
-        for log in set(self.next_offsets).difference(self.scheduler.assigned):
-            del self._progress[log]
-            del self.next_offsets[log]
+        self.scheduler.assign(partitions)
+        for partition in set(self.next_offsets).difference(self.scheduler.assigned):
+            del self._progress[partition]
+            del self.next_offsets[partition]
 
-    def position(self, log: BrokerPartition) -> int:
+    def position(self, partition: TopicPartition) -> int:
         """Return the position. Raises NotAssigned, and as `initialize`."""
-        self._reject_unassigned([log])
-        self._initialize([log])
-        return self.next_offsets[log]
+        self._reject_unassigned([partition])
+        self._initialize([partition])
+        return self.next_offsets[partition]
 
-    def seek(self, log: BrokerPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int) -> None:
         """Set the position. Raises NotAssigned, and as `reject_invalid_offset`."""
-        self._reject_unassigned([log])
+        self._reject_unassigned([partition])
         reject_invalid_offset(offset)
         cursor = Cursor(
-            OffsetRange(log, offset, _MAX_OFFSET),
+            OffsetRange(partition, offset, _MAX_OFFSET),
             self._options,
             first_bytes=bytes_per_partition(self._options, len(self.scheduler.assigned)),
         )
-        previous = self._progress.get(log)
+        previous = self._progress.get(partition)
         leader = previous.leader if previous else None
-        self.scheduler.drop(log)
-        self._progress[log] = RangeProgress(0, cursor, leader)
-        self.next_offsets[log] = offset
+        self.scheduler.drop(partition)
+        self._progress[partition] = RangeProgress(0, cursor, leader)
+        self.next_offsets[partition] = offset
 
-    def seek_to(self, where: StartAt, logs: Collection[BrokerPartition] | None) -> None:
+    def seek_to(self, where: StartAt, partitions: Collection[TopicPartition] | None) -> None:
         """Seek to the log start or end; None: of all assigned partitions.
 
         Raises NotAssigned, BrokerUnreachable.
         """
-        if logs is None:
-            logs = self.scheduler.assigned
-        self._reject_unassigned(logs)
-        for log, offset in self._bounds(where, logs).items():
-            self.seek(log, offset)
+        if partitions is None:
+            partitions = self.scheduler.assigned
+        self._reject_unassigned(partitions)
+        for partition, offset in self._bounds(where, partitions).items():
+            self.seek(partition, offset)
 
     def initialize(self) -> None:
         """Set a position for each partition without one: the committed offset, else `start`.
@@ -344,13 +350,13 @@ class Positions:
         """
         self._initialize(self.scheduler.assigned)
 
-    def done(self) -> dict[BrokerPartition, int]:
+    def done(self) -> dict[TopicPartition, int]:
         """Return the next offset of each partition, after all records that were returned."""
         return dict(self.next_offsets)
 
     def to_fetch(self) -> list[RangeProgress]:
         """Return which partitions to fetch next, in order."""
-        return [self._progress[log] for log in self.scheduler.to_fetch()]
+        return [self._progress[partition] for partition in self.scheduler.to_fetch()]
 
     def add_fetched(self, fetches: Iterable[CompletedFetch]) -> None:
         """Add the records of completed fetches.
@@ -358,13 +364,13 @@ class Positions:
         A fetch that was sent before a seek or another assignment is ignored.
         """
         for progress, fetched, consumer in fetches:
-            log = progress.log
-            if self._progress.get(log) is not progress:
+            partition = progress.partition
+            if self._progress.get(partition) is not progress:
                 continue
             batches, failure = batches_of(progress, fetched, consumer, self._options.isolation)
             if failure or any(batch.num_rows for batch in batches):
                 records = records_of(
-                    log,
+                    partition,
                     batches,
                     progress.cursor.position,
                     failure,
@@ -373,26 +379,26 @@ class Positions:
                 )
                 self._add(records)
             else:
-                self._skip_to(log, progress.cursor.position)
+                self._skip_to(partition, progress.cursor.position)
 
     def _add(self, records: FetchedRecords) -> None:
         """Add records, or the error why there are none."""
-        self.scheduler.add(records.log, records)
+        self.scheduler.add(records.partition, records)
 
-    def _skip_to(self, log: BrokerPartition, offset: int) -> None:
+    def _skip_to(self, partition: TopicPartition, offset: int) -> None:
         """Move past offsets without records."""
-        self.next_offsets[log] = offset
+        self.next_offsets[partition] = offset
 
-    def take(self, max_records: int) -> dict[BrokerPartition, list[Record]]:
+    def take(self, max_records: int) -> dict[TopicPartition, list[Record]]:
         """Take up to so many records. Raises the error of the partition that is next."""
         return self.scheduler.take(max_records)
 
-    def advance(self, records: Mapping[BrokerPartition, list[Record]]) -> None:
+    def advance(self, records: Mapping[TopicPartition, list[Record]]) -> None:
         """Move the positions after these records."""
-        for log, of_log in records.items():
-            self.next_offsets[log] = of_log[-1].next_offset
+        for partition, of_partition in records.items():
+            self.next_offsets[partition] = of_partition[-1].next_offset
 
-    def stop(self, logs: Collection[BrokerPartition]) -> None:
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
         """Return no more records of these partitions, which are released next.
 
         There is nothing to do here: only polls return records, and this is called within a poll.
@@ -409,8 +415,8 @@ class Positions:
         except EtlError:
             raise
         except BaseException:
-            for log in set(self.next_offsets).intersection(self.scheduler.assigned):
-                self.seek(log, self.next_offsets[log])
+            for partition in set(self.next_offsets).intersection(self.scheduler.assigned):
+                self.seek(partition, self.next_offsets[partition])
             raise
 
     def reject_unreachable(self) -> None:
@@ -420,12 +426,12 @@ class Positions:
                 progress.idle_since = None
                 raise progress.failure
 
-    def _initialize(self, logs: Collection[BrokerPartition]) -> None:
-        new = [log for log in logs if log not in self.next_offsets]
-        offsets: dict[BrokerPartition, int] = {}
+    def _initialize(self, partitions: Collection[TopicPartition]) -> None:
+        new = [partition for partition in partitions if partition not in self.next_offsets]
+        offsets: dict[TopicPartition, int] = {}
         if self._offset_store and new:
             offsets = self._offset_store.committed(new)
-        uncommitted = [log for log in new if log not in offsets]
+        uncommitted = [partition for partition in new if partition not in offsets]
         if uncommitted:
             if self._start is None:
                 raise NeedsDecision(
@@ -434,29 +440,31 @@ class Positions:
                     action="Call seek(), or pass auto_offset_reset=earliest or latest",
                 )
             offsets = {**offsets, **self._bounds(self._start, uncommitted)}
-        for log, offset in offsets.items():
-            self.seek(log, offset)
+        for partition, offset in offsets.items():
+            self.seek(partition, offset)
 
     def _bounds(
-        self, where: StartAt, logs: Collection[BrokerPartition]
-    ) -> dict[BrokerPartition, int]:
-        if not logs:
+        self, where: StartAt, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
             return {}
-        found = self._cluster.extents(logs, isolation=self._options.isolation)
+        found = self._cluster.extents(partitions, isolation=self._options.isolation)
         if found.leaderless:
             lost = min(found.leaderless)
             raise BrokerUnreachable(
                 f"The partition {lost.unled}", **lost.place, action=lost.held_by
             )
         if where is StartAt.EARLIEST:
-            return {log: extent.log_start_offset for log, extent in found.extents.items()}
-        return {log: extent.end_offset for log, extent in found.extents.items()}
+            return {
+                partition: extent.log_start_offset for partition, extent in found.extents.items()
+            }
+        return {partition: extent.end_offset for partition, extent in found.extents.items()}
 
-    def _reject_unassigned(self, logs: Collection[BrokerPartition]) -> None:
-        for log in logs:
-            if log not in self.scheduler.assigned:
+    def _reject_unassigned(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            if partition not in self.scheduler.assigned:
                 raise NotAssigned(
                     "The partition is not assigned to this consumer",
-                    **log.place,
+                    **partition.place,
                     action="Pass the partition to assign() first",
                 )

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from etl.errors import CorruptData, EtlError
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +53,8 @@ class Record:
     """True if the broker set the timestamp; None: no timestamp."""
 
     @property
-    def log(self) -> BrokerPartition:
-        return BrokerPartition(self.topic, self.partition, self.broker_id)
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition, self.broker_id)
 
 
 class FetchedRecords(Iterator[Record]):
@@ -67,14 +67,14 @@ class FetchedRecords(Iterator[Record]):
 
     def __init__(
         self,
-        log: BrokerPartition,
+        partition: TopicPartition,
         batches: Sequence[pa.RecordBatch],
         end: int,
         failure: EtlError | None,
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
     ) -> None:
-        self.log = log
+        self.partition = partition
         self.end = end
         """The offset of the next fetch; meaningless after an error."""
         self.count = sum(batch.num_rows for batch in batches)
@@ -126,9 +126,9 @@ class FetchedRecords(Iterator[Record]):
             raise
 
     def _record(self, row: dict[str, Any], next_row: dict[str, Any] | None) -> Record:
-        log = self.log
-        next_offset = row["offset"] if log.is_physical else row["offset"] + 1
-        if next_row is not None and log.is_physical:
+        partition = self.partition
+        next_offset = row["offset"] if partition.is_physical else row["offset"] + 1
+        if next_row is not None and partition.is_physical:
             next_offset = next_row["offset"]
         elif next_row is None and self.failure is None:
             next_offset = self.end
@@ -138,14 +138,14 @@ class FetchedRecords(Iterator[Record]):
             timestamp_ms = row["timestamp"] // 1000
             is_append_time = row["timestampType"] == _APPEND_TIME
         return Record(
-            log.topic,
-            log.partition,
+            partition.topic,
+            partition.partition,
             row["offset"],
             timestamp_ms,
-            _decoded(self._key_decoder, row, "key", log, next_offset),
-            _decoded(self._value_decoder, row, "value", log, next_offset),
+            _decoded(self._key_decoder, row, "key", partition, next_offset),
+            _decoded(self._value_decoder, row, "value", partition, next_offset),
             tuple((each["key"], each["value"]) for each in row["headers"] or ()),
-            log.broker_id,
+            partition.broker_id,
             row.get("message_index"),
             next_offset,
             is_append_time,
@@ -153,7 +153,7 @@ class FetchedRecords(Iterator[Record]):
 
 
 def records_of(
-    log: BrokerPartition,
+    partition: TopicPartition,
     batches: Sequence[pa.RecordBatch],
     end: int,
     failure: EtlError | None = None,
@@ -162,7 +162,7 @@ def records_of(
     value_decoder: Decoder | None = None,
 ) -> FetchedRecords:
     """Return the records of one response of a partition; see `FetchedRecords`."""
-    return FetchedRecords(log, batches, end, failure, key_decoder, value_decoder)
+    return FetchedRecords(partition, batches, end, failure, key_decoder, value_decoder)
 
 
 def _rows(batches: Sequence[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -175,7 +175,11 @@ def _rows(batches: Sequence[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _decoded(
-    decoder: Decoder | None, row: dict[str, Any], name: str, log: BrokerPartition, next_offset: int
+    decoder: Decoder | None,
+    row: dict[str, Any],
+    name: str,
+    partition: TopicPartition,
+    next_offset: int,
 ) -> Any:
     content = row[name]
     if decoder is None or content is None:
@@ -185,7 +189,7 @@ def _decoded(
     except Exception as error:  # any error of the program's own function keeps the record
         raise CorruptData(
             f"The {name} decoder failed: {type(error).__name__}: {error}",
-            **log.place,
+            **partition.place,
             offset=row["offset"],
             next_offset=next_offset,
             action="Check the decoder and the record. Seek to next_offset to continue after it",

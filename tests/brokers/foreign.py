@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.testkit.brokers import JAFKA, Kafka, release_jars
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java_and_jars import find_java
@@ -320,10 +320,10 @@ class JavaClients(JavaProducer):
             *(word for key, value in settings.items() for word in (key.replace("_", "."), value)),
         )
 
-    def owns(self, name: str) -> frozenset[BrokerPartition]:
+    def owns(self, name: str) -> frozenset[TopicPartition]:
         """What it was assigned last."""
         return frozenset(
-            BrokerPartition(topic, int(partition)) for topic, partition in self.ask("owns", name)
+            TopicPartition(topic, int(partition)) for topic, partition in self.ask("owns", name)
         )
 
     def changes(self, name: str) -> int:

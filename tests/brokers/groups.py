@@ -13,7 +13,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from etl.errors import BrokerUnreachable, Owned, SettingsError
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
-from etl.model.partitions import BrokerPartition, GroupProtocol, MemberAssignment
+from etl.model.partitions import GroupProtocol, MemberAssignment, TopicPartition
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST, wait_until
 from tests.brokers.foreign import JavaClients
@@ -76,8 +76,8 @@ class Group:
     name: str = field(default_factory=lambda: f"divided-{next(_numbers)}-{time.time_ns()}")
 
     @property
-    def logs(self) -> frozenset[BrokerPartition]:
-        return frozenset(BrokerPartition(self.topic, number) for number in range(PARTITIONS))
+    def logs(self) -> frozenset[TopicPartition]:
+        return frozenset(TopicPartition(self.topic, number) for number in range(PARTITIONS))
 
     @property
     def java(self) -> JavaClients:
@@ -127,11 +127,11 @@ class Group:
         finally:
             self.java.exit(name)
 
-    def theirs(self, logs: frozenset[BrokerPartition], name: str = "java") -> None:
+    def theirs(self, partitions: frozenset[TopicPartition], name: str = "java") -> None:
         """Wait until the release's own member owns exactly these."""
-        assert wait_until(lambda: self.java.owns(name) == logs, WITHIN_S), (
+        assert wait_until(lambda: self.java.owns(name) == partitions, WITHIN_S), (
             self.java.owns(name),
-            logs,
+            partitions,
         )
 
     def is_half_theirs(self, name: str = "java") -> None:
@@ -146,7 +146,7 @@ class Group:
         """The share of one of ours, once it is so large."""
         deadline = time.monotonic() + WITHIN_S
         share = member.rejoin()
-        while len(share.logs) != count:
+        while len(share.partitions) != count:
             assert time.monotonic() < deadline, share
             time.sleep(0.02)
             share = share if member.is_current else member.rejoin()
@@ -155,5 +155,5 @@ class Group:
     def divided(self, member: CoordinatedMember, name: str = "java") -> MemberAssignment:
         """The share of one of ours, once it and the release's own own one half each."""
         share = self.ours(member, PARTITIONS // 2)
-        self.theirs(self.logs - share.logs, name)
+        self.theirs(self.logs - share.partitions, name)
         return share

@@ -57,7 +57,7 @@ def test_the_consumers_of_a_release_follow_what_we_assign_and_we_what_they_do(
         return  # these have no coordinator
     group = Group(stage, stage.new_topic(), GroupProtocol.CLASSIC, "range")
     with group.joined() as (first, share):
-        assert share.logs == group.logs
+        assert share.partitions == group.logs
         with group.foreign():
             group.divided(first)
             first.leave()
@@ -65,7 +65,7 @@ def test_the_consumers_of_a_release_follow_what_we_assign_and_we_what_they_do(
             with group.joined() as (second, _):
                 group.divided(second)
     with group.joined() as (third, share):
-        assert share.logs == group.logs and third.statistics.lost == 0, (
+        assert share.partitions == group.logs and third.statistics.lost == 0, (
             "the last member owns all partitions again"
         )
 

@@ -8,7 +8,7 @@ import pytest
 
 from etl.errors import MembershipLost, SettingsError
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from tests.brokers.compiling import number_of
 from tests.brokers.stage import JafkaStage, KafkaStage
 
@@ -20,7 +20,7 @@ def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_pa
 ) -> None:
     host, _, port = stage.cluster.brokers[0].bootstrap.rpartition(":")
     topic = stage.new_topic()
-    first, second = (BrokerPartition(topic, partition) for partition in range(2))
+    first, second = (TopicPartition(topic, partition) for partition in range(2))
     generation = "jafka" if isinstance(stage, JafkaStage) else None
     with SimpleConsumer(host, int(port), request_timeout_s=60, generation=generation) as consumer:
         if isinstance(stage, JafkaStage):
@@ -33,7 +33,10 @@ def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_pa
             unused_group, {first: 42}, metadata="etl:clicks:7:abc", leader_epochs={first: 0}
         )
         found = consumer.fetch_offsets(unused_group, [first, second], require_stable=True)
-        assert {log: (reported.offset, reported.metadata) for log, reported in found.items()} == {
+        assert {
+            topic_partition: (reported.offset, reported.metadata)
+            for topic_partition, reported in found.items()
+        } == {
             first: (42, "etl:clicks:7:abc"),
             second: (None, ""),
         }

@@ -11,7 +11,7 @@ import pytest
 from etl.errors import SettingsError
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from tests.brokers.stage import KafkaStage
 from tests.fakes.batches import Batch, Rec, encode
 
@@ -41,29 +41,29 @@ def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_tim
     """For a segment without timestamps it uses the file's modification time, and no segment after
     it.
     """
-    log = BrokerPartition(f"largest-{abs(hash(tuple(times)))}", 0)
-    stage.cluster.create_topic(log.topic, config=SEGMENT)
+    partition = TopicPartition(f"largest-{abs(hash(tuple(times)))}", 0)
+    stage.cluster.create_topic(partition.topic, config=SEGMENT)
     broker = stage.cluster.brokers[0]
     with SimpleConsumer("127.0.0.1", broker.port) as consumer:
         for time_ms in times:
             consumer.produce(
-                log.topic,
+                partition.topic,
                 0,
                 encode(
                     Batch(0, [Rec(0, b"x" * LARGE)], base_timestamp=time_ms, max_timestamp=time_ms)
                 ),
             )
-        reported = consumer.max_timestamps([log])
-        assert reported and reported[log].timestamp_ms == (
+        reported = consumer.max_timestamps([partition])
+        assert reported and reported[partition].timestamp_ms == (
             max(times) if max(times) > NONE else None
         )
     with Cluster([("127.0.0.1", broker.port)]) as cluster:
         if found is not None:
-            assert (cluster.offsets_at({log: NOON}), cluster.first_at({log: NOON})) == (
-                {log: found},
-                {log: None},
+            assert (cluster.offsets_at({partition: NOON}), cluster.first_at({partition: NOON})) == (
+                {partition: found},
+                {partition: None},
             )
             return
         for ask in (cluster.offsets_at, cluster.first_at):
             with pytest.raises(SettingsError, match="the partition does not confirm it"):
-                ask({log: NOON})
+                ask({partition: NOON})

@@ -14,7 +14,7 @@ import pytest
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.run.discovery import Discovery
 from etl.run.observe import GroupOffsets
 from etl.settings.load import load_settings
@@ -40,27 +40,28 @@ class TwoPlaces:
     kafka: SimpleConsumer
 
     @property
-    def logs(self) -> list[BrokerPartition]:
-        return [BrokerPartition(self.pipeline.topic, number) for number in range(len(CASES))]
+    def logs(self) -> list[TopicPartition]:
+        return [TopicPartition(self.pipeline.topic, number) for number in range(len(CASES))]
 
-    def in_zookeeper(self, log: BrokerPartition, offset: int) -> None:
+    def in_zookeeper(self, partition: TopicPartition, offset: int) -> None:
         """As an old consumer writes: whatever stands there."""
-        path = GroupPaths(self.pipeline.group).offset(log)
+        path = GroupPaths(self.pipeline.group).offset(partition)
         self.zookeeper.client.ensure_path(path)
         self.zookeeper.client.set(path, b"%d" % offset)
 
-    def in_kafka(self, log: BrokerPartition, offset: int) -> None:
-        self.kafka.commit_offsets(self.pipeline.group, {log: offset}, metadata="theirs")
+    def in_kafka(self, partition: TopicPartition, offset: int) -> None:
+        self.kafka.commit_offsets(self.pipeline.group, {partition: offset}, metadata="theirs")
 
     def there(self) -> list[tuple[int | None, int | None]]:
         """What both places hold now."""
         reported = self.kafka.fetch_offsets(self.pipeline.group, self.logs)
         found = [
-            self.zookeeper.read(GroupPaths(self.pipeline.group).offset(log)) for log in self.logs
+            self.zookeeper.read(GroupPaths(self.pipeline.group).offset(partition))
+            for partition in self.logs
         ]
         return [
-            (int(one[0]) if one else None, reported[log].offset)
-            for one, log in zip(found, self.logs, strict=True)
+            (int(one[0]) if one else None, reported[partition].offset)
+            for one, partition in zip(found, self.logs, strict=True)
         ]
 
     def restored(self) -> CommandResult:
@@ -90,11 +91,11 @@ def places(stage: KafkaStage, unused_group: str, tmp_path: Path) -> Iterator[Two
         SimpleConsumer(HOST, stage.cluster.brokers[0].port) as consumer,
     ):
         found = TwoPlaces(pipeline, session, consumer)
-        for log, (zookeeper, kafka) in zip(found.logs, CASES, strict=True):
+        for partition, (zookeeper, kafka) in zip(found.logs, CASES, strict=True):
             if zookeeper is not None:
-                found.in_zookeeper(log, zookeeper)
+                found.in_zookeeper(partition, zookeeper)
             if kafka is not None:
-                found.in_kafka(log, kafka)
+                found.in_kafka(partition, kafka)
         yield found
 
 
@@ -106,9 +107,9 @@ def test_of_two_places_the_larger_offset_is_read_in_each_of_the_nine_cases(
     found = GroupOffsets(
         settings, places.zookeeper, Discovery(settings, places.zookeeper)
     ).committed(places.logs)
-    for log, (zookeeper, kafka) in zip(places.logs, CASES, strict=True):
+    for partition, (zookeeper, kafka) in zip(places.logs, CASES, strict=True):
         larger = max((one for one in (zookeeper, kafka) if one is not None), default=None)
-        there = found.get(log)
+        there = found.get(partition)
         assert (there and there.offset) == larger
         assert (there and there.differing) == (
             None if zookeeper == kafka else (zookeeper, kafka)
@@ -124,18 +125,18 @@ def test_a_run_begins_at_the_larger_offset_commits_both_and_stops_if_one_goes_ba
     pipeline, plain = places.pipeline, next(iter(stage.writers.values()))
 
     def produce() -> None:
-        for log in places.logs:
-            plain(pipeline.topic, log.partition, many(END))
+        for partition in places.logs:
+            plain(pipeline.topic, partition.partition, many(END))
 
     produce()
     assert pipeline.ran().outcomes == ["ingested"]
     assert places.there() == [(END, END)] * len(CASES)
     starts = [max((one for one in case if one is not None), default=0) for case in CASES]
     assert len(pipeline.in_table_seen()) == sum(END - start for start in starts)
-    goes_back: list[Callable[[BrokerPartition, int], None]] = [places.in_zookeeper, places.in_kafka]
+    goes_back: list[Callable[[TopicPartition, int], None]] = [places.in_zookeeper, places.in_kafka]
     for set_back in goes_back:
-        log, before = places.logs[4], len(pipeline.in_table_seen())
-        set_back(log, 4)
+        partition, before = places.logs[4], len(pipeline.in_table_seen())
+        set_back(partition, 4)
         refused(pipeline.run(), 5, "it is 4, ours is ")
         assert 4 in places.there()[4] and len(pipeline.in_table_seen()) == before, (
             "the run reports the moved offset and does not undo it"

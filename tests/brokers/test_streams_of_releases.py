@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl import Consumer, Group, Record
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.testkit.brokers import JAFKA, RELEASES
 from tests.brokers.groups import with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
@@ -93,7 +93,7 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
         first.end()
         assert second.owns(PARTITIONS)
         more()
-        expected = Counter({BrokerPartition(topic, number): 60 for number in range(PARTITIONS)})
+        expected = Counter({TopicPartition(topic, number): 60 for number in range(PARTITIONS)})
         all_read_once([first, second], lambda: expected)
     finally:
         first.end()
@@ -120,8 +120,8 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
         group=group,
         auto_offset_reset="earliest",
     ) as consumer:
-        logs = consumer.partitions_of(topic)
-        consumer.assign(logs)
+        partitions = consumer.partitions_of(topic)
+        consumer.assign(partitions)
         records = polled(consumer, len(expected))
         assert consumer.poll(0.2) == {}, "and nothing is given twice"
         assert Counter(record.value for record in records) == Counter(
@@ -129,21 +129,21 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
         )
         consumer.commit()
         there = stage.ends(topic) if physical else {"1": len(expected)}
-        ends = {log: there.get(log.key, 0) for log in logs}
-        assert {log: consumer.position(log) for log in logs} == ends and consumer.committed(
-            logs
-        ) == ends
+        ends = {partition: there.get(partition.key, 0) for partition in partitions}
+        assert {
+            partition: consumer.position(partition) for partition in partitions
+        } == ends and consumer.committed(partitions) == ends
     with Consumer(
         **reported,
         broker_type="jafka" if physical else "kafka",
         group=group,
         auto_offset_reset=None,
     ) as again:
-        again.assign(logs)
+        again.assign(partitions)
         next(iter(stage.writers.values()))(topic, 0, many(3))
         assert len(polled(again, 3)) == 3
         assert (
-            {record.log for record in records}
-            == {log for log in ends if ends[log]}
-            != set[BrokerPartition]()
+            {record.topic_partition for record in records}
+            == {partition for partition in ends if ends[partition]}
+            != set[TopicPartition]()
         )

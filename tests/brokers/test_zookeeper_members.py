@@ -43,14 +43,14 @@ def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_an
     member = group.member()
     share = member.join()
     assert group.has(a=2, etl=2)
-    assert share.logs == group.owned()["etl"] and share.member_id == member.id
+    assert share.partitions == group.owned()["etl"] and share.member_id == member.id
     assert member.is_current
     member.follow()
     group.open("z")
     assert group.has(a=2, etl=1, z=1), (
         "a thread that sorts first has one more of what cannot be divided"
     )
-    assert member.rejoin().logs == group.owned()["etl"]
+    assert member.rejoin().partitions == group.owned()["etl"]
     member.follow()
     group.close("a")
     assert group.has(etl=2, z=2)

@@ -15,7 +15,7 @@ from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import GroupMembers
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
-from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.model.partitions import BrokerFamily, TopicPartition
 from etl.testkit.brokers import JAFKA
 from etl.testkit.server_process import wait_until
 from tests.brokers.foreign import Seen
@@ -43,12 +43,12 @@ class Group:
         self._clients = clients
         self.session = opened.enter_context(ZooKeeper(self.connect))
         self.logs = frozenset(
-            BrokerPartition(self.topic, n // 2, n % 2)
+            TopicPartition(self.topic, n // 2, n % 2)
             if self.dialect is BrokerFamily.JAFKA
-            else BrokerPartition(self.topic, n)
+            else TopicPartition(self.topic, n)
             for n in range(PARTITIONS)
         )
-        self.in_order = sorted(self.logs, key=lambda log: log.key)
+        self.in_order = sorted(self.logs, key=lambda partition: partition.key)
 
     def open(self, name: str, *, tries: int = MANY, backoff_ms: int = BACKOFF_MS) -> None:
         """A consumer of theirs, once it has its share. Fails the test when it gives up, and then it
@@ -95,21 +95,21 @@ class Group:
         self._opened.callback(member.leave)
         return member
 
-    def owned(self) -> dict[str, set[BrokerPartition]]:
+    def owned(self) -> dict[str, set[TopicPartition]]:
         """Consumer -> what it owns now: `etl` for us."""
-        found: dict[str, set[BrokerPartition]] = {}
-        for log, owner in (
+        found: dict[str, set[TopicPartition]] = {}
+        for partition, owner in (
             ConsumerGroup(self.session, self.name, physical=self.dialect is BrokerFamily.JAFKA)
             .owners([self.topic])
             .items()
         ):
             name = owner.removeprefix(f"{self.name}_").rpartition("-")[0]
-            found.setdefault(name.partition(":")[0], set()).add(log)
+            found.setdefault(name.partition(":")[0], set()).add(partition)
         return found
 
     def counts(self) -> dict[str, int]:
         """How many logs each owns now."""
-        return {name: len(logs) for name, logs in self.owned().items()}
+        return {name: len(partitions) for name, partitions in self.owned().items()}
 
     def has(self, within_s: float = SETTLES_S, **counts: int) -> bool:
         """Whether it comes to that within the time."""

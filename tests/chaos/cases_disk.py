@@ -83,12 +83,12 @@ def no_room_for_the_commit(stage: Stage) -> CaseResult:
     left.
     """
     pipeline = stage.pipeline()
-    log = pipeline.table / "_delta_log"
+    partition = pipeline.table / "_delta_log"
     pipeline.produce(240)
-    mounted(stage, log, "size=1m,nr_inodes=2")
+    mounted(stage, partition, "size=1m,nr_inodes=2")
     result = stopped(pipeline.run(), 7)
     after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
-    remount(log, "nr_inodes=1000")
+    remount(partition, "nr_inodes=1000")
     pipeline.produce(80)
     next_run = stopped(pipeline.run(), 0, "plan_resumed")
     return stage.finish(pipeline, after=after, next_run=next_run)

@@ -86,14 +86,14 @@ def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> CaseResult:
         spark={"spark.master": "local[4]"},
         source={"fetch_max_bytes": 100_000, "on_data_loss": on_data_loss},
     )
-    logs = _filled(pipeline)
+    partitions = _filled(pipeline)
     hold = Hold(pipeline.folder / "marks", from_task=0)
     with Driver(pipeline, hold=hold) as driver:
         driver.wait_for("the first rows", lambda: bool(hold.workers()))
         others = [pid for pid in driver.processes() if pid != driver.process.pid]
         for pid in others:
             send(pid, signal.SIGSTOP)
-        start = _let_expire(logs[0])
+        start = _let_expire(partitions[0])
         hold.release()
         for pid in others:
             send(pid, signal.SIGCONT)
@@ -111,47 +111,53 @@ def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> CaseResult:
         stopped(result, 0, "plan_superseded", "records_lost")
         after, next_run = held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
     reported = stage.finish(pipeline, after=after, next_run=next_run)
-    assert let_go(pipeline) == [(logs[0].partition, 0, start, "expired")], let_go(pipeline)
+    assert let_go(pipeline) == [(partitions[0].partition, 0, start, "expired")], let_go(pipeline)
     return reported
 
 
 def _filled(pipeline: Pipeline) -> list[OldLog]:
     """The topic's logs, with more than fits between a reader and a writer in each."""
     traffic, numbers = JafkaTraffic(), Counter[int]()
-    logs = traffic.logs(pipeline.cluster, pipeline.topic)
-    for log in logs:
+    partitions = traffic.logs(pipeline.cluster, pipeline.topic)
+    for partition in partitions:
         for _ in range(_SETS):
-            numbers[log.partition] += _IN_A_SET
+            numbers[partition.partition] += _IN_A_SET
             traffic.append(
-                log,
+                partition,
                 traffic.encode(
-                    [(None, b"%09d" % numbers[log.partition] + bytes(_LARGE))] * _IN_A_SET, 0
+                    [(None, b"%09d" % numbers[partition.partition] + bytes(_LARGE))] * _IN_A_SET, 0
                 ),
             )
-    return logs
+    return partitions
 
 
-def _let_expire(log: OldLog) -> int:
+def _let_expire(partition: OldLog) -> int:
     """Make all but the last two files of a log old, wait until the broker has deleted them, and
     return the new log start.
     """
-    files = _files(log)
+    files = _files(partition)
     assert len(files) > 4, files
     for path in files[:-2]:
         os.utime(path, (path.stat().st_atime - _TWO_HOURS_S, path.stat().st_mtime - _TWO_HOURS_S))
-    assert wait_until(lambda: _files(log) == files[-2:], _RETENTION_WITHIN_S), (
+    assert wait_until(lambda: _files(partition) == files[-2:], _RETENTION_WITHIN_S), (
         "the broker deletes nothing"
     )
     return int(files[-2].stem)
 
 
-def _files(log: OldLog) -> list[Path]:
-    return sorted((log.broker.folder / "data" / f"{log.topic}-{log.partition}").glob("*.jafka"))
+def _files(partition: OldLog) -> list[Path]:
+    return sorted(
+        (partition.broker.folder / "data" / f"{partition.topic}-{partition.partition}").glob(
+            "*.jafka"
+        )
+    )
 
 
 def _newest_files(pipeline: Pipeline) -> dict[Path, int]:
     """The last file of each log, and its size now."""
-    newest = [_files(log)[-1] for log in JafkaTraffic().logs(pipeline.cluster, pipeline.topic)]
+    newest = [
+        _files(partition)[-1] for partition in JafkaTraffic().logs(pipeline.cluster, pipeline.topic)
+    ]
     return {path: path.stat().st_size for path in newest}
 
 

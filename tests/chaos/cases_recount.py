@@ -98,9 +98,10 @@ def behind_a_transform(stage: Stage) -> CaseResult:
     after = _killed_before_its_record(pipeline)
     result = pipeline.ran()
     proof = pipeline.door("verify")
-    assert (proof.code, sum(log["not_provable"] for log in proof.document["logs"])) == (9, 1), (
-        proof.err
-    )
+    assert (proof.code, sum(partition["not_provable"] for partition in proof.document["logs"])) == (
+        9,
+        1,
+    ), proof.err
     version = str(proof.document["table_version"])
     assert (
         main(

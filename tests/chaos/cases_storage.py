@@ -73,11 +73,11 @@ def withheld(stage: Stage) -> CaseResult:
         },
     )
     _fill(pipeline)
-    logs = cluster.brokers[0].folder / "data" / f"{pipeline.topic}-0"
-    assert wait_until(lambda: len(list(logs.glob("*.log"))) == 1, _SOON_S), (
+    partitions = cluster.brokers[0].folder / "data" / f"{pipeline.topic}-0"
+    assert wait_until(lambda: len(list(partitions.glob("*.log"))) == 1, _SOON_S), (
         "the broker does not drop what is in the remote storage"
     )
-    assert log_starts(pipeline) == {0: 0} and int(next(logs.glob("*.log")).stem) > 0
+    assert log_starts(pipeline) == {0: 0} and int(next(partitions.glob("*.log")).stem) > 0
     storage.joinpath("withheld").touch()
     refused = stopped(pipeline.run(), 6)
     assert "remote.fetch.max.wait.ms" in refused.err and "partition 0, offset 0" in refused.err, (
@@ -103,7 +103,7 @@ def _fill(pipeline: Pipeline) -> None:
 
 def _lose_a_segment(folder: Path) -> tuple[int, int]:
     """One in the middle, with its indexes; the offsets that were in it."""
-    starts = sorted(int(log.stem) for log in folder.glob("*.log"))
+    starts = sorted(int(partition.stem) for partition in folder.glob("*.log"))
     assert len(starts) >= 4, starts
     for part in folder.glob(f"{starts[2]:020}.*"):
         part.unlink()

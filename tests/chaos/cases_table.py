@@ -380,10 +380,10 @@ def _forget_commits(pipeline: Pipeline) -> None:
         ),
     )
     table_of(pipeline).create_checkpoint()
-    log = pipeline.table / "_delta_log"
+    partition = pipeline.table / "_delta_log"
     newest = table_of(pipeline).version()
     for version in range(newest):
-        (log / f"{version:020}.json").unlink(missing_ok=True)
+        (partition / f"{version:020}.json").unlink(missing_ok=True)
 
 
 def _empty_ledger(pipeline: Pipeline) -> dict[str, bytes]:

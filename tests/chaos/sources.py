@@ -96,11 +96,14 @@ def log_starts(pipeline: Pipeline) -> dict[int, int]:
             bootstrap_servers=pipeline.cluster.bootstrap.split(","), enable_auto_commit=False
         )
     ) as consumer:
-        logs = [
+        partitions = [
             TopicPartition(pipeline.topic, partition)
             for partition in consumer.partitions_for_topic(pipeline.topic)
         ]
-        return {log.partition: offset for log, offset in consumer.beginning_offsets(logs).items()}
+        return {
+            topic_partition.partition: offset
+            for topic_partition, offset in consumer.beginning_offsets(partitions).items()
+        }
 
 
 def set_offset(pipeline: Pipeline, partition: int, offset: int | None) -> None:

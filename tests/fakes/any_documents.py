@@ -20,7 +20,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from etl.ledger.document_codec import Differs
 from etl.ledger.documents import DIFFERING, Pauses, render
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult
 from etl.model.snapshot import (
     Acknowledgement,
@@ -72,9 +72,9 @@ class _Values:
     def _choice(self, values: Sequence[T]) -> T:
         return values[self._below(len(values))]
 
-    def _partition(self) -> BrokerPartition:
+    def _partition(self) -> TopicPartition:
         broker_id = self._choice((None, None, 0, 12))
-        return BrokerPartition(self._choice(TOPICS), self._below(12), broker_id)
+        return TopicPartition(self._choice(TOPICS), self._below(12), broker_id)
 
     def dataclass(self, kind: Any) -> Any:
         types = get_type_hints(kind)
@@ -82,12 +82,12 @@ class _Values:
         for field in dataclasses.fields(kind):
             differs = DIFFERING.get(kind, {}).get(field.name)
             if differs is Differs.ZERO_IF_ABSENT:
-                known = [log for log in next(_mappings(fields)) if self._below(2)]
-                fields[field.name] = {log: 1 + self._below(9) for log in known}
+                known = [partition for partition in next(_mappings(fields)) if self._below(2)]
+                fields[field.name] = {partition: 1 + self._below(9) for partition in known}
             elif differs is not Differs.NOT_STORED:
                 fields[field.name] = self._value(types[field.name])
-        if kind is Pause and fields["log"]:
-            fields["topic"] = fields["log"].topic
+        if kind is Pause and fields["partition"]:
+            fields["topic"] = fields["partition"].topic
         return kind(**fields)
 
     def _value(self, kind: Any) -> Any:
@@ -100,9 +100,9 @@ class _Values:
         if shape is tuple:
             start = self._choice(NUMBERS)
             return start, start + 1 + self._choice(NUMBERS)
-        if shape is Mapping and inside[0] is BrokerPartition:
-            logs = [self._partition() for _ in range(self._below(5))]
-            return {log: self._value(inside[1]) for log in logs}
+        if shape is Mapping and inside[0] is TopicPartition:
+            partitions = [self._partition() for _ in range(self._below(5))]
+            return {partition: self._value(inside[1]) for partition in partitions}
         if shape is Mapping:
             names = [text for text in TEXTS if not self._below(20)]
             return {name: self._value(inside[1]) for name in names}
@@ -110,7 +110,7 @@ class _Values:
             return self.dataclass(kind)
         if issubclass(kind, Enum):
             return self._choice(list(kind))
-        if kind is BrokerPartition:
+        if kind is TopicPartition:
             return self._partition()
         if kind is bool:
             return bool(self._below(2))

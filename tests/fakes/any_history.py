@@ -42,7 +42,7 @@ from etl.decide.replay import ReplayRequest
 from etl.decide.restore_ledger import Lost, find_lost_part
 from etl.decide.set_offsets import pausing, resuming
 from etl.errors import BadOffset, DataLoss, EtlError, NeedsDecision, OffsetMoved
-from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
+from etl.model.partitions import Named, TopicPartition, parse_named, render_partition
 from etl.model.plans import Loss, LossReason
 from etl.model.snapshot import Replay, StoredBackfill, Supersede
 from etl.report.run_progress import Outcome
@@ -60,7 +60,7 @@ from tests.fakes.stories import accept, new_report, outcomes, set_to, settings_o
 from tests.fakes.world import FakeWorld
 from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
-LOGS = (BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("clicks-2", 0))
+LOGS = (TopicPartition("clicks", 0), TopicPartition("clicks", 1), TopicPartition("clicks-2", 0))
 TOPICS = ("clicks", "clicks-2")
 SLEEPERS_MAX = 2
 COMMANDS_MAX = 3
@@ -80,7 +80,7 @@ REPAIRS_MAX = 60
 to the end, and a plan has a few of them.
 """
 
-logs = st.sampled_from(LOGS)
+partitions = st.sampled_from(LOGS)
 counts = st.integers(1, 4)
 offsets = st.integers(0, 12)
 moments = st.integers(0, 28)
@@ -107,14 +107,14 @@ class Pipeline(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outside = Outside({log: FakeLog(end=4) for log in LOGS})
+        self.outside = Outside({partition: FakeLog(end=4) for partition in LOGS})
         self.outside.topic_ids = {topic: f"{topic}-id-1" for topic in TOPICS}
         self.oracle = RecordOracle(self.outside)
         self.settings = settings_of()
         self.logs_per_request = 2
         self.sleepers: list[Driver] = []
         self.numbers = itertools.count(1)
-        self.followed: dict[BrokerPartition, int] = {}
+        self.followed: dict[TopicPartition, int] = {}
         """Offsets of other clients that runs may continue from."""
         self.error: EtlError | None = None
         """The last error of a command that nothing happened to."""
@@ -157,43 +157,43 @@ class Pipeline(RuleBasedStateMachine):
 
     # -- partitions
 
-    @rule(log=logs, count=counts, hole=st.booleans())
-    def grow(self, log: BrokerPartition, count: int, hole: bool) -> None:
+    @rule(partition=partitions, count=counts, hole=st.booleans())
+    def grow(self, partition: TopicPartition, count: int, hole: bool) -> None:
         """Records are produced; the first offset may be a marker without a record."""
-        found = self.outside.logs[log]
+        found = self.outside.logs[partition]
         if hole:
             found.missing.add(found.end)
         found.grow(count)
 
-    @rule(log=logs, count=counts, again=st.integers(0, 6))
-    def truncate(self, log: BrokerPartition, count: int, again: int) -> None:
+    @rule(partition=partitions, count=counts, again=st.integers(0, 6))
+    def truncate(self, partition: TopicPartition, count: int, again: int) -> None:
         """Another leader lacks the last records, and takes new ones."""
-        found = self.outside.logs[log]
+        found = self.outside.logs[partition]
         at = max(found.log_start, found.end - count)
         if at == found.end:
             return
         found.cut(at)
         found.grow(again)
-        self.oracle.truncated(log, at)
+        self.oracle.truncated(partition, at)
         self.is_troubled = True
 
     @rule(topic=st.sampled_from(TOPICS), count=counts)
     def recreate(self, topic: str, count: int) -> None:
         """The topic is deleted and made again."""
-        for log in LOGS:
-            if log.topic == topic:
-                self.outside.logs[log] = self.outside.logs[log].recreated()
-                self.outside.logs[log].grow(count)
-                self.oracle.truncated(log, 0)
+        for partition in LOGS:
+            if partition.topic == topic:
+                self.outside.logs[partition] = self.outside.logs[partition].recreated()
+                self.outside.logs[partition].grow(count)
+                self.oracle.truncated(partition, 0)
         self.outside.topic_ids[topic] = f"{topic}-id-{next(self.numbers) + 1}"
         self.is_troubled = True
 
-    @rule(log=logs, count=counts)
-    def expire(self, log: BrokerPartition, count: int) -> None:
+    @rule(partition=partitions, count=counts)
+    def expire(self, partition: TopicPartition, count: int) -> None:
         """Retention deletes the first records."""
-        found = self.outside.logs[log]
+        found = self.outside.logs[partition]
         start = min(found.end, found.log_start + count)
-        self.oracle.expires(log, start)
+        self.oracle.expires(partition, start)
         found.log_start = start
         self.is_troubled = True
 
@@ -204,50 +204,52 @@ class Pipeline(RuleBasedStateMachine):
         """`etl run`, which nothing disturbs."""
         self._run()
 
-    @rule(log=logs, count=counts)
-    def grow_and_run(self, log: BrokerPartition, count: int) -> None:
+    @rule(partition=partitions, count=counts)
+    def grow_and_run(self, partition: TopicPartition, count: int) -> None:
         """The same, with new records."""
-        self.outside.logs[log].grow(count)
+        self.outside.logs[partition].grow(count)
         self._run()
 
-    @rule(log=logs, count=counts, fate=interrupted)
-    def grow_and_interrupt(self, log: BrokerPartition, count: int, fate: Moment) -> None:
+    @rule(partition=partitions, count=counts, fate=interrupted)
+    def grow_and_interrupt(self, partition: TopicPartition, count: int, fate: Moment) -> None:
         """A run with new records to which something happens."""
-        self.outside.logs[log].grow(count)
+        self.outside.logs[partition].grow(count)
         self._run(fate)
 
-    @rule(log=logs, count=counts, moment=moments)
-    def crash_and_run(self, log: BrokerPartition, count: int, moment: int) -> None:
+    @rule(partition=partitions, count=counts, moment=moments)
+    def crash_and_run(self, partition: TopicPartition, count: int, moment: int) -> None:
         """A run crashes, the partition grows, and the next run finishes what was left."""
-        self.outside.logs[log].grow(count)
+        self.outside.logs[partition].grow(count)
         self._run((Fate.CRASH, moment))
-        self.outside.logs[log].grow(count)
+        self.outside.logs[partition].grow(count)
         self._run()
 
-    @rule(log=logs, count=counts, moment=moments, fate=fates)
-    def overtake(self, log: BrokerPartition, count: int, moment: int, fate: Moment) -> None:
+    @rule(partition=partitions, count=counts, moment=moments, fate=fates)
+    def overtake(self, partition: TopicPartition, count: int, moment: int, fate: Moment) -> None:
         """A run sleeps while another one works, and then goes on."""
-        self.outside.logs[log].grow(count)
+        self.outside.logs[partition].grow(count)
         self._run((Fate.SLEEP, moment))
         slept = self.sleepers[-1:]
-        self.outside.logs[log].grow(count)
+        self.outside.logs[partition].grow(count)
         self._run(fate)
         self._wake(slept)
 
     @rule(
-        log=logs,
+        partition=partitions,
         count=counts,
         fate=st.tuples(st.sampled_from((Fate.CRASH, Fate.SLEEP)), moments),
         event=st.sampled_from(EVENTS),
     )
-    def run_meanwhile(self, log: BrokerPartition, count: int, fate: Moment, event: str) -> None:
+    def run_meanwhile(
+        self, partition: TopicPartition, count: int, fate: Moment, event: str
+    ) -> None:
         """A run crashes or sleeps, and something happens before the next one, or before it goes
         on.
         """
-        self.outside.logs[log].grow(count)
+        self.outside.logs[partition].grow(count)
         self._run(fate)
         slept = self.sleepers[-1:] if fate[0] is Fate.SLEEP else []
-        self._happens(event, log, count)
+        self._happens(event, partition, count)
         self._wake(slept)
         self._run()
 
@@ -256,23 +258,26 @@ class Pipeline(RuleBasedStateMachine):
             if driver in self.sleepers:
                 self._go_on(driver, END)
 
-    def _happens(self, event: str, log: BrokerPartition, count: int) -> None:
+    def _happens(self, event: str, partition: TopicPartition, count: int) -> None:
         if event == "truncate":
-            self.truncate(log, count, count)
+            self.truncate(partition, count, count)
         elif event == "recreate":
-            self.recreate(log.topic, count + 4)
+            self.recreate(partition.topic, count + 4)
         elif event == "expire":
-            self.expire(log, self.outside.logs[log].end - self.outside.logs[log].log_start - 1)
+            self.expire(
+                partition,
+                self.outside.logs[partition].end - self.outside.logs[partition].log_start - 1,
+            )
         elif event == "another client":
-            self.another_client_commits(log, 0)
+            self.another_client_commits(partition, 0)
         elif event == "set" and has_plan(self):
-            self.set_offsets(log, 0, END)
+            self.set_offsets(partition, 0, END)
         elif event == "supersede" and has_stored_plan(self):
             self.supersede((0, count), END)
         elif event == "restore table" and self.tables and not self.is_restored:
             self.restore_table(0)
         else:
-            self.grow(log, count, hole=False)
+            self.grow(partition, count, hole=False)
 
     @precondition(lambda self: self.sleepers)
     @rule(place=st.integers(0, SLEEPERS_MAX - 1), fate=fates)
@@ -308,21 +313,23 @@ class Pipeline(RuleBasedStateMachine):
 
     def _reject_incomplete(self, reported: list[Outcome]) -> None:
         """Check what a run without an error promises: that nothing is missing."""
-        committed = {log: found.offset or 0 for log, found in self.outside.committed().items()}
-        paused = {one.log for one in self.outside.pauses}
-        read = [log for log in LOGS if log not in paused]
-        below = {log: committed.get(log, 0) for log in LOGS}
+        committed = {
+            partition: found.offset or 0 for partition, found in self.outside.committed().items()
+        }
+        paused = {one.partition for one in self.outside.pauses}
+        read = [partition for partition in LOGS if partition not in paused]
+        below = {partition: committed.get(partition, 0) for partition in LOGS}
         has_cap = self.settings.limits.max_records_per_plan is not None
         is_cut = has_cap and Outcome.LIMIT_REACHED in reported
         if not is_cut:
-            for log in read:
-                below[log] = self.outside.logs[log].end
-        for log in self.oracle.unsettled.difference(read):
-            below[log] = 0
+            for partition in read:
+                below[partition] = self.outside.logs[partition].end
+        for partition in self.oracle.unsettled.difference(read):
+            below[partition] = 0
         self.oracle.reject_missing(below=below)
         self.oracle.observed(read)
-        for log in read:
-            self.followed.pop(log, None)
+        for partition in read:
+            self.followed.pop(partition, None)
         if not paused and not is_cut:
             self.is_troubled = False
         self.is_restored = False
@@ -357,43 +364,43 @@ class Pipeline(RuleBasedStateMachine):
         starts_at_latest = self.settings.source.starting_offsets is StartAt.LATEST
         if newest is None and starts_at_latest and not self.outside.commits():
             self.oracle.excuse_all()
-        for log, found in self.outside.committed().items():
-            if log not in known:
-                self.oracle.excuse_below(log, found.offset or 0)
-        for log, offset in self.followed.items():
-            self.oracle.pass_over(log, 0, offset)
+        for partition, found in self.outside.committed().items():
+            if partition not in known:
+                self.oracle.excuse_below(partition, found.offset or 0)
+        for partition, offset in self.followed.items():
+            self.oracle.pass_over(partition, 0, offset)
         # A start that was decided while the partition was paused stays, also after a truncation.
         plans = [commit.plan for _, commit in self.outside.commits()[-1:]]
         if newest:
             plans.append(newest)
         for plan in plans:
-            for log, offset in pending_offsets_of(plan).items():
-                self.oracle.excuse_below(log, offset)
+            for partition, offset in pending_offsets_of(plan).items():
+                self.oracle.excuse_below(partition, offset)
 
     # -- other clients, operators, and servers
 
-    @rule(log=logs, back=st.integers(0, 6))
-    def another_client_commits(self, log: BrokerPartition, back: int) -> None:
+    @rule(partition=partitions, back=st.integers(0, 6))
+    def another_client_commits(self, partition: TopicPartition, back: int) -> None:
         """Another member or tool of the group commits an offset."""
-        offset = max(0, self.outside.logs[log].end - back)
-        self.outside.move_offset(log, offset)
+        offset = max(0, self.outside.logs[partition].end - back)
+        self.outside.move_offset(partition, offset)
         follows = self.settings.group.on_offset_changed is OnOffsetChanged.FOLLOW
         newest = self.outside.newest_plan()
-        if newest is None or log not in newest.loaded_until:
-            self.oracle.excuse_below(log, offset)
+        if newest is None or partition not in newest.loaded_until:
+            self.oracle.excuse_below(partition, offset)
         elif follows:
-            self.followed[log] = offset
-        self._trouble(log)
+            self.followed[partition] = offset
+        self._trouble(partition)
 
     @precondition(has_plan)
-    @rule(log=logs, back=st.integers(0, 6), fate=fates)
-    def set_offsets(self, log: BrokerPartition, back: int, fate: Moment) -> None:
+    @rule(partition=partitions, back=st.integers(0, 6), fate=fates)
+    def set_offsets(self, partition: TopicPartition, back: int, fate: Moment) -> None:
         """`etl offsets set`."""
-        found = self.outside.logs[log]
+        found = self.outside.logs[partition]
         to = max(found.log_start, found.end - back)
-        targets: dict[str, Any] = {"abc"[LOGS.index(log)]: to}
+        targets: dict[str, Any] = {"abc"[LOGS.index(partition)]: to}
         passed_over = set(self.oracle.passed_over)
-        self.oracle.pass_over(log, 0, to)
+        self.oracle.pass_over(partition, 0, to)
 
         def work(at: At) -> None:
             set_to(self.outside, self.settings, at, **targets)
@@ -402,10 +409,10 @@ class Pipeline(RuleBasedStateMachine):
         if driver.is_over and driver.error and not driver.is_disturbed:
             self.oracle.passed_over = passed_over
 
-    @rule(log=logs)
-    def pause(self, log: BrokerPartition) -> None:
+    @rule(partition=partitions)
+    def pause(self, partition: TopicPartition) -> None:
         """`etl topics pause`."""
-        named, now = [Named(log.topic, log)], self.outside.now_ms
+        named, now = [Named(partition.topic, partition)], self.outside.now_ms
         self.outside.pauses = pausing(
             self.outside.pauses, named, LOGS, reason="seen", by="kim@host", now_ms=now
         ).pauses
@@ -414,7 +421,7 @@ class Pipeline(RuleBasedStateMachine):
     @rule()
     def resume(self) -> None:
         """`etl topics resume`."""
-        named = [Named(one.topic, one.log) for one in self.outside.pauses[:1]]
+        named = [Named(one.topic, one.partition) for one in self.outside.pauses[:1]]
         self.outside.pauses = resuming(self.outside.pauses, named, LOGS).pauses
 
     @precondition(has_stored_plan)
@@ -428,8 +435,8 @@ class Pipeline(RuleBasedStateMachine):
             place, count = skip
             r = stored.ranges[place % len(stored.ranges)]
             until = min(r.until_offset, r.from_offset + count)
-            skips = (Loss(r.log, r.from_offset, until, LossReason.SKIPPED),)
-            self.oracle.pass_over(r.log, r.from_offset, until)
+            skips = (Loss(r.partition, r.from_offset, until, LossReason.SKIPPED),)
+            self.oracle.pass_over(r.partition, r.from_offset, until)
         settings = self.settings
 
         def work(at: At) -> None:
@@ -450,7 +457,7 @@ class Pipeline(RuleBasedStateMachine):
 
     @precondition(has_plan)
     @rule(
-        log=logs,
+        partition=partitions,
         start=offsets,
         count=counts,
         only_missing=st.booleans(),
@@ -459,7 +466,7 @@ class Pipeline(RuleBasedStateMachine):
     )
     def backfill(
         self,
-        log: BrokerPartition,
+        partition: TopicPartition,
         start: int,
         count: int,
         only_missing: bool,
@@ -467,10 +474,12 @@ class Pipeline(RuleBasedStateMachine):
         fate: Moment,
     ) -> None:
         """`etl backfills run` of an interval; of one that has begun: the rest."""
-        found = self.outside.logs[log]
+        found = self.outside.logs[partition]
         start = min(start, max(found.end - 1, 0))
         until = max(start + 1, min(start + count, found.end))
-        request = backfill_request(start, until, render_log(log), only_missing=only_missing)
+        request = backfill_request(
+            start, until, render_partition(partition), only_missing=only_missing
+        )
         self._backfill(name, None if name in self.outside.backfills else request, fate)
 
     def _backfill(self, name: str, request: BackfillRequest | None, fate: Moment) -> Driver:
@@ -491,14 +500,16 @@ class Pipeline(RuleBasedStateMachine):
         return self._drive(f"backfill {name}", work, fate)
 
     @precondition(has_plan)
-    @rule(log=logs, start=offsets, count=counts, moment=moments)
-    def replace_backfill(self, log: BrokerPartition, start: int, count: int, moment: int) -> None:
+    @rule(partition=partitions, start=offsets, count=counts, moment=moments)
+    def replace_backfill(
+        self, partition: TopicPartition, start: int, count: int, moment: int
+    ) -> None:
         """A backfill sleeps; it is deleted, another one loads its offsets, and it goes on."""
-        self.backfill(log, start, count, True, "old", (Fate.SLEEP, moment))
+        self.backfill(partition, start, count, True, "old", (Fate.SLEEP, moment))
         slept = self.sleepers[-1:]
         if slept:
             self.outside.backfills.pop("old", None)
-            self.backfill(log, start, count, True, "older", END)
+            self.backfill(partition, start, count, True, "older", END)
         self._wake(slept)
 
     @precondition(lambda self: self.outside.backfills)
@@ -508,17 +519,19 @@ class Pipeline(RuleBasedStateMachine):
         self.outside.backfills.pop(name, None)
 
     @precondition(has_plan)
-    @rule(log=logs, start=offsets, count=counts, only_retained=st.booleans(), fate=fates)
+    @rule(
+        partition=partitions, start=offsets, count=counts, only_retained=st.booleans(), fate=fates
+    )
     def replay(
-        self, log: BrokerPartition, start: int, count: int, only_retained: bool, fate: Moment
+        self, partition: TopicPartition, start: int, count: int, only_retained: bool, fate: Moment
     ) -> None:
         """`etl replay`."""
         newest = self.outside.newest_plan()
-        position = newest.loaded_until.get(log, 0) if newest else 0
+        position = newest.loaded_until.get(partition, 0) if newest else 0
         start = min(start, max(position - 1, 0))
         count = min(count, position - start) or 1
         request = ReplayRequest(
-            (parse_named(render_log(log)),), start, start + count, only_retained
+            (parse_named(render_partition(partition)),), start, start + count, only_retained
         )
         run_id = f"run-{next(self.numbers)}"
         settings = self.settings
@@ -567,7 +580,7 @@ class Pipeline(RuleBasedStateMachine):
         except EtlError:
             pass
 
-    def _trouble(self, *changed: BrokerPartition) -> None:
+    def _trouble(self, *changed: TopicPartition) -> None:
         self.oracle.changed(changed)
         self.is_troubled = True
 
@@ -615,8 +628,8 @@ class Pipeline(RuleBasedStateMachine):
         elif named:
             self._accept(named[1])
         elif isinstance(error, BadOffset):
-            log = BrokerPartition(error.where["topic"], error.where["partition"])
-            self.outside.offsets.pop(log, None)
+            partition = TopicPartition(error.where["topic"], error.where["partition"])
+            self.outside.offsets.pop(partition, None)
         elif "etl table accept-changes CONF" in error.action:
             newest = self.outside.newest_plan()
             if newest is None:
@@ -636,10 +649,10 @@ class Pipeline(RuleBasedStateMachine):
         try:
             accept(self.outside, name, settings=self.settings)
         except EtlError as error:
-            log, newest = parse_named(name).log, self.outside.newest_plan()
-            if "--truncated-at" not in error.action or log is None or newest is None:
+            partition, newest = parse_named(name).partition, self.outside.newest_plan()
+            if "--truncated-at" not in error.action or partition is None or newest is None:
                 raise
-            at = min(self.oracle.cut_at[log], newest.loaded_until[log])
+            at = min(self.oracle.cut_at[partition], newest.loaded_until[partition])
             accept(self.outside, name, at_offset=at, settings=self.settings)
 
 

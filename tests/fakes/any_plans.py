@@ -8,7 +8,6 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     Broker,
     BrokerFamily,
-    BrokerPartition,
     ClusterIdentity,
     Committed,
     Fingerprint,
@@ -16,6 +15,7 @@ from etl.model.partitions import (
     MemberAssignment,
     Membership,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.plans import (
     NO_BOUNDS,
@@ -43,7 +43,7 @@ from tests.builders import plain_plan
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)
-LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 30), st.none() | st.integers(0, 3))
+LOGS = st.builds(TopicPartition, TOPICS, st.integers(0, 30), st.none() | st.integers(0, 3))
 COMMITTED = (
     st.just(Committed())
     | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1))
@@ -99,12 +99,14 @@ APPLIED = st.builds(
 )
 
 
-def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
+def one_dialect(partitions: list[TopicPartition]) -> list[TopicPartition]:
     """Logs of a cluster: all with a broker id, or none."""
-    old = bool(logs) and logs[0].broker_id is not None
+    old = bool(partitions) and partitions[0].broker_id is not None
     return [
-        BrokerPartition(log.topic, log.partition, (log.broker_id or 0) if old else None)
-        for log in logs
+        TopicPartition(
+            partition.topic, partition.partition, (partition.broker_id or 0) if old else None
+        )
+        for partition in partitions
     ]
 
 
@@ -124,17 +126,19 @@ def commit_states(member: MemberAssignment | None) -> st.SearchStrategy[CommitSt
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    logs = sorted(set(one_dialect(draw(st.lists(LOGS, max_size=6)))))
-    positions = {log: draw(OFFSETS) for log in draw(st.permutations(logs))}
+    partitions = sorted(set(one_dialect(draw(st.lists(LOGS, max_size=6)))))
+    positions = {partition: draw(OFFSETS) for partition in draw(st.permutations(partitions))}
     ranges = []
-    for log in draw(st.lists(st.sampled_from(logs), max_size=6)) if logs else []:
-        until = draw(st.integers(0, positions[log]))
-        ranges.append(OffsetRange(log, draw(st.integers(0, until)), until, draw(LEADERS)))
+    for partition in draw(st.lists(st.sampled_from(partitions), max_size=6)) if partitions else []:
+        until = draw(st.integers(0, positions[partition]))
+        ranges.append(OffsetRange(partition, draw(st.integers(0, until)), until, draw(LEADERS)))
     gone, storage = sorted((draw(OFFSETS), draw(OFFSETS))), draw(st.sampled_from(OffsetsStorage))
     committed = COMMITTED if storage is OffsetsStorage.ZOOKEEPER else KEPT
     pending = draw(
         st.dictionaries(
-            LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2
+            LOGS.filter(lambda partition: partition.broker_id is None),
+            st.none() | st.integers(0),
+            max_size=2,
         )
     )
     member = draw(
@@ -145,7 +149,7 @@ def plans(draw: st.DrawFn) -> Plan:
             st.sampled_from(Membership),
             st.text(max_size=5),
             EPOCHS,
-            st.just(frozenset(logs[1:])),
+            st.just(frozenset(partitions[1:])),
             NAMES,
         )
     )
@@ -164,7 +168,7 @@ def plans(draw: st.DrawFn) -> Plan:
             shape=draw(st.text(max_size=8)),
             ranges=tuple(ranges),
             loaded_until=positions,
-            expected_commits={log: draw(committed) for log in logs},
+            expected_commits={partition: draw(committed) for partition in partitions},
             table=TableExpectation(id=draw(NAMES), transaction_version=draw(st.integers(0, 9))),
             topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
             is_closing=draw(st.booleans()),
@@ -172,44 +176,49 @@ def plans(draw: st.DrawFn) -> Plan:
                 run_key=draw(NAMES),
                 bounds=draw(BOUNDS),
                 unfinished={
-                    **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
-                    **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs)),
+                    **{
+                        partition: positions[partition] + draw(st.integers(1, 9))
+                        for partition in partitions[:1]
+                    },
+                    **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(partitions)),
                 },
             ),
             losses=Losses(
                 lost=tuple(
                     Loss(
-                        log,
+                        partition,
                         gone[0],
                         gone[1],
                         draw(st.sampled_from(LossReason)),
                         draw(st.integers(0, 2)),
                     )
-                    for log in logs[:1]
+                    for partition in partitions[:1]
                 ),
                 stale_rows=tuple(
-                    StaleRows(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]
+                    StaleRows(partition, gone[0], gone[1], draw(st.integers(0, 2)))
+                    for partition in partitions[1:2]
                 ),
                 read_by_others=tuple(
-                    ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]
+                    ReadByOthers(partition, gone[0], gone[1], draw(st.integers(0, 2)))
+                    for partition in partitions[:2]
                 ),
             ),
-            log_starts={log: draw(OFFSETS) for log in logs[1:]},
-            leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]},
-            record_epochs={log: draw(LINEAGES) for log in logs[1:]},
-            incarnations={log: draw(st.integers(1, 3)) for log in logs[:1]},
+            log_starts={partition: draw(OFFSETS) for partition in partitions[1:]},
+            leader_epochs={partition: draw(st.integers(0, 9)) for partition in partitions[:2]},
+            record_epochs={partition: draw(LINEAGES) for partition in partitions[1:]},
+            incarnations={partition: draw(st.integers(1, 3)) for partition in partitions[:1]},
             pending_starts=pending,
-            pending_offsets={log: draw(OFFSETS) for log in list(pending)[:1]},
+            pending_offsets={partition: draw(OFFSETS) for partition in list(pending)[:1]},
             fingerprints={
-                log: Fingerprint(
+                partition: Fingerprint(
                     draw(OFFSETS),
                     draw(st.integers(1, 1024)),
                     draw(st.text("0123456789abcdef", max_size=4)),
                 )
-                for log in logs[:2]
+                for partition in partitions[:2]
             },
             creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
-            log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
+            log_topic_ids={partition: draw(st.text(max_size=5)) for partition in partitions[2:]},
             commit=PlannedCommit(draw(commit_states(member)), storage, member),
             rows_before=draw(
                 st.none()
@@ -219,14 +228,14 @@ def plans(draw: st.DrawFn) -> Plan:
                     st.just(
                         tuple(
                             HeldRows(
-                                log,
+                                partition,
                                 life,
                                 gone[0],
                                 gone[1],
                                 draw(st.integers(0)),
                                 draw(st.booleans()),
                             )
-                            for log in logs[1:3]
+                            for partition in partitions[1:3]
                             for life in (0, 2)
                         )
                     ),

@@ -8,7 +8,7 @@ from typing import Any
 from etl.decide.backfill import BackfillRequest, left_to_runs, unloaded_of, without
 from etl.decide.offsets import starts_of
 from etl.decide.table_changes import acknowledging, is_told
-from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import CommitResult
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
@@ -77,7 +77,7 @@ def filled(
     return report
 
 
-def left(outside: Outside, name: str = "old") -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+def left(outside: Outside, name: str = "old") -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
     """What the backfill still has to load."""
     requested, newest = fake_ledger.read_backfill(outside, name), outside.newest_plan()
     assert requested and newest

@@ -379,8 +379,10 @@ class FakeBroker:
 
     def _topic(self, name: str, known: bool) -> Any:
         kind = MetadataResponse.MetadataResponseTopic
-        logs = sorted(
-            (partition, log) for (topic, partition), log in self.world.logs.items() if topic == name
+        partitions = sorted(
+            (partition, topic_partition)
+            for (topic, partition), topic_partition in self.world.logs.items()
+            if topic == name
         )
         topic_id = self.world.topic_ids.get(name, UUID(int=0))
         if name in self.world.kept_from_us:
@@ -397,24 +399,32 @@ class FakeBroker:
             partitions=[
                 kind.MetadataResponsePartition(
                     error_code=self.world.refused_leaders.get(
-                        (name, partition), 0 if log.leader_id in self.world.addresses else 5
+                        (name, partition),
+                        0 if topic_partition.leader_id in self.world.addresses else 5,
                     ),
                     partition_index=partition,
                     leader_id=-1
                     if (name, partition) in self.world.refused_leaders
-                    else log.leader_id,
-                    leader_epoch=log.leader_epoch,
-                    replica_nodes=[log.leader_id],
-                    isr_nodes=[log.leader_id],
+                    else topic_partition.leader_id,
+                    leader_epoch=topic_partition.leader_epoch,
+                    replica_nodes=[topic_partition.leader_id],
+                    isr_nodes=[topic_partition.leader_id],
                     offline_replicas=[],
                 )
-                for partition, log in logs
+                for partition, topic_partition in partitions
             ],
         )
 
     def _led(self, topic: str, partition: int) -> tuple[FakeLog | None, int]:
-        log = self.world.logs.get((topic, partition))
-        return log, 3 if log is None else 0 if log.leader_id == self.broker_id else 6
+        topic_partition = self.world.logs.get((topic, partition))
+        return (
+            topic_partition,
+            3
+            if topic_partition is None
+            else 0
+            if topic_partition.leader_id == self.broker_id
+            else 6,
+        )
 
     def _list_offsets(self, request: Any, version: int) -> Any:
         topic_kind = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -422,42 +432,44 @@ class FakeBroker:
         for topic in request.topics:
             partitions = []
             for each in topic.partitions:
-                log, code = self._led(topic.name, each.partition_index)
+                partition, code = self._led(topic.name, each.partition_index)
                 is_largest = each.timestamp == _LARGEST_TIME
                 if (
-                    log is not None
-                    and log.segments is not None
+                    partition is not None
+                    and partition.segments is not None
                     and version
                     and (each.timestamp >= 0 or is_largest)
                 ):
                     code = 43
                 if (
-                    log is not None
+                    partition is not None
                     and is_largest
-                    and any(batch[_MAGIC_AT] == 0 for batch in log.batches)
+                    and any(batch[_MAGIC_AT] == 0 for batch in partition.batches)
                 ):
                     code = 43
-                if log and is_largest and not code:
-                    largest = max((_time_of(batch) for batch in log.batches), default=-1)
+                if partition and is_largest and not code:
+                    largest = max((_time_of(batch) for batch in partition.batches), default=-1)
                 else:
                     largest = -1
-                if log is None or code:
+                if partition is None or code:
                     offset = -1
                 else:
-                    offset = _offset_at(log, each.timestamp, request.isolation_level)
-                if is_largest and log and not code:
+                    offset = _offset_at(partition, each.timestamp, request.isolation_level)
+                if is_largest and partition and not code:
                     assert version >= 7, "a broker before 3.0 takes it for a time before all others"
                     offset = next(
                         (
                             _base_offset(batch)
-                            for batch in log.batches
+                            for batch in partition.batches
                             if _time_of(batch) == largest
                         ),
                         -1,
                     )
                 old: list[int] = []
-                if log is not None and not code:
-                    old = _segments_before(log, each.timestamp, offset)[: each.max_num_offsets]
+                if partition is not None and not code:
+                    old = _segments_before(partition, each.timestamp, offset)[
+                        : each.max_num_offsets
+                    ]
                 partitions.append(
                     topic_kind.ListOffsetsPartitionResponse(
                         partition_index=each.partition_index,
@@ -465,7 +477,9 @@ class FakeBroker:
                         timestamp=largest,
                         offset=offset,
                         old_style_offsets=old,
-                        leader_epoch=-1 if log is None or code or version < 4 else log.leader_epoch,
+                        leader_epoch=-1
+                        if partition is None or code or version < 4
+                        else partition.leader_epoch,
                     )
                 )
             topics.append(topic_kind(name=topic.name, partitions=partitions))
@@ -477,15 +491,17 @@ class FakeBroker:
         for topic in request.topics:
             partitions = []
             for each in topic.partitions:
-                log, code = self._led(topic.topic, each.partition)
+                partition, code = self._led(topic.topic, each.partition)
                 if (
-                    log is not None
+                    partition is not None
                     and not code
-                    and each.current_leader_epoch not in (-1, log.leader_epoch)
+                    and each.current_leader_epoch not in (-1, partition.leader_epoch)
                 ):
-                    code = 74 if each.current_leader_epoch < log.leader_epoch else 75
+                    code = 74 if each.current_leader_epoch < partition.leader_epoch else 75
                 epoch, end = (
-                    (-1, -1) if log is None or code else log.end_of_epoch(each.leader_epoch)
+                    (-1, -1)
+                    if partition is None or code
+                    else partition.end_of_epoch(each.leader_epoch)
                 )
                 partitions.append(
                     kind.EpochEndOffset(
@@ -527,30 +543,32 @@ class FakeBroker:
         for topic in request.topics:
             partitions = []
             for each in topic.partitions:
-                log, code = self._led(topic.topic, each.partition) if topic.topic else (None, 100)
-                if log is not None and log.refusals:
-                    code = log.refusals.popleft()
+                partition, code = (
+                    self._led(topic.topic, each.partition) if topic.topic else (None, 100)
+                )
+                if partition is not None and partition.refusals:
+                    code = partition.refusals.popleft()
                 if (
-                    log is not None
+                    partition is not None
                     and not code
-                    and each.current_leader_epoch not in (-1, None, log.leader_epoch)
+                    and each.current_leader_epoch not in (-1, None, partition.leader_epoch)
                 ):
-                    code = 74 if each.current_leader_epoch < log.leader_epoch else 75
+                    code = 74 if each.current_leader_epoch < partition.leader_epoch else 75
                 if (
-                    log is not None
+                    partition is not None
                     and not code
-                    and not log.log_start <= each.fetch_offset <= log.log_end
+                    and not partition.log_start <= each.fetch_offset <= partition.log_end
                 ):
                     code = 1
-                known = log is not None and not code
-                withheld = log is not None and log.withheld > 0
-                if log is not None and withheld:
-                    log.withheld -= 1
-                if log is None or code or withheld:
+                known = partition is not None and not code
+                withheld = partition is not None and partition.withheld > 0
+                if partition is not None and withheld:
+                    partition.withheld -= 1
+                if partition is None or code or withheld:
                     records = b""
                 else:
                     records = _read_log(
-                        log,
+                        partition,
                         each.fetch_offset,
                         request.isolation_level,
                         min(each.partition_max_bytes, max(left, 0)),
@@ -566,13 +584,14 @@ class FakeBroker:
                     topic_kind.PartitionData(
                         partition_index=each.partition,
                         error_code=code,
-                        high_watermark=log.high if log and known else -1,
-                        last_stable_offset=log.stable if log and known else -1,
-                        log_start_offset=log.log_start if log and known else -1,
+                        high_watermark=partition.high if partition and known else -1,
+                        last_stable_offset=partition.stable if partition and known else -1,
+                        log_start_offset=partition.log_start if partition and known else -1,
                         aborted_transactions=[
-                            aborted(producer_id=who, first_offset=at) for who, at in log.aborted
+                            aborted(producer_id=who, first_offset=at)
+                            for who, at in partition.aborted
                         ]
-                        if log and request.isolation_level
+                        if partition and request.isolation_level
                         else None,
                         preferred_read_replica=-1,
                         records=records,
@@ -591,8 +610,8 @@ class FakeBroker:
         for topic in request.topic_data:
             partitions = []
             for each in topic.partition_data:
-                log, code = self._led(topic.name, each.index)
-                base = -1 if log is None or code else log.log_end
+                partition, code = self._led(topic.name, each.index)
+                base = -1 if partition is None or code else partition.log_end
                 if not code:
                     self.append(
                         topic.name, each.index, struct.pack(">q", base) + bytes(each.records)[8:]
@@ -660,10 +679,10 @@ class FakeBroker:
         kind = ConsumerGroupDescribeResponse.DescribedGroup
         now, target = kind.Member.Assignment, kind.Member.TargetAssignment
 
-        def grouped(place: Any, logs: list[tuple[str, int]]) -> list[Any]:
+        def grouped(place: Any, partitions: list[tuple[str, int]]) -> list[Any]:
             return [
                 place(topic_id=UUID(int=7), topic_name=topic, partitions=[number])
-                for topic, number in logs
+                for topic, number in partitions
             ]
 
         members = self.world.consumer_members if self.world.coordinator == self.broker_id else {}
@@ -1012,38 +1031,40 @@ def _time_of(batch: bytes) -> int:
     return int(struct.unpack_from(">q", batch, 35 if batch[_MAGIC_AT] == 2 else 18)[0])
 
 
-def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
+def _offset_at(partition: FakeLog, when: int, isolation: int) -> int:
     if when == -1:
-        return log.readable_end(isolation)
+        return partition.readable_end(isolation)
     if when == -2:
-        return log.log_start
-    if log.finds_no_time:
+        return partition.log_start
+    if partition.finds_no_time:
         return -1
-    found = next((_base_offset(batch) for batch in log.batches if _time_of(batch) >= when), -1)
+    found = next(
+        (_base_offset(batch) for batch in partition.batches if _time_of(batch) >= when), -1
+    )
     return (
-        found if found < log.readable_end(isolation) else -1
+        found if found < partition.readable_end(isolation) else -1
     )  # as Kafka does: "none" for a record after the start of an open transaction
 
 
-def _segments_before(log: FakeLog, when: int, offset: int) -> list[int]:
+def _segments_before(partition: FakeLog, when: int, offset: int) -> list[int]:
     """What version 0 answers, newest first."""
     if when < 0:
         return [offset]
     return [
         first
-        for first, written_ms in reversed(log.segments or [(log.log_start, 0)])
+        for first, written_ms in reversed(partition.segments or [(partition.log_start, 0)])
         if written_ms <= when
     ]
 
 
-def _read_log(log: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool) -> bytes:
+def _read_log(partition: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool) -> bytes:
     """What a broker of 0.10.1 or later gives (KIP-74): cut anywhere, but never inside the first
     record batch.
     """
     found = [
         batch
-        for batch in log.batches
-        if _last_offset(batch) >= offset and _base_offset(batch) < log.readable_end(isolation)
+        for batch in partition.batches
+        if _last_offset(batch) >= offset and _base_offset(batch) < partition.readable_end(isolation)
     ]
     if not found:
         return b""

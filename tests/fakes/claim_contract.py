@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import pytest
 
 from etl.errors import Owned
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings
 
 GROUP, PIPELINE = "group", "clicks"
-LOGS = [BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("other", 0)]
+LOGS = [TopicPartition("clicks", 0), TopicPartition("clicks", 1), TopicPartition("other", 0)]
 FOREIGN = "group_host-1-0"
 
 
@@ -29,10 +29,12 @@ def settings_of(**group: Any) -> Settings:
     )
 
 
-def plan_of(*logs: BrokerPartition) -> Plan:
+def plan_of(*partitions: TopicPartition) -> Plan:
     """Two ranges of each log."""
-    ranges = tuple(OffsetRange(log, start, start + 1) for log in logs for start in range(2))
-    return plain_plan(ranges=ranges, loaded_until={log: 2 for log in logs})
+    ranges = tuple(
+        OffsetRange(partition, start, start + 1) for partition in partitions for start in range(2)
+    )
+    return plain_plan(ranges=ranges, loaded_until={partition: 2 for partition in partitions})
 
 
 class Stage(Protocol):
@@ -41,10 +43,10 @@ class Stage(Protocol):
     def world(self, settings: Settings) -> Any:
         """A driver's world, on a session of its own; every one is a driver of the same run."""
 
-    def owners(self) -> Mapping[BrokerPartition, str]:
+    def owners(self) -> Mapping[TopicPartition, str]:
         """Who owns which log now."""
 
-    def own(self, log: BrokerPartition) -> None:
+    def own(self, partition: TopicPartition) -> None:
         """Another client, `FOREIGN`, becomes the owner."""
 
 
@@ -71,7 +73,7 @@ class ClaimContract:
 
     @pytest.mark.parametrize("owned", LOGS, ids=str)
     def test_with_one_owned_log_none_is_claimed_and_its_owner_stays(
-        self, stage: Stage, owned: BrokerPartition
+        self, stage: Stage, owned: TopicPartition
     ) -> None:
         stage.own(owned)
         with (

@@ -8,7 +8,7 @@ import pyarrow
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from etl.ledger.plan_document import render_commit_metadata, with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan, Predecessor
 from tests.builders import plain_plan
 
@@ -21,12 +21,12 @@ ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})
 def plan_of(
     number: int, topic: str = "clicks", *, reads: bool = True, inherits: Predecessor | None = None
 ) -> Plan:
-    log = BrokerPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
     return with_id(
         plain_plan(
             number,
-            ranges=(OffsetRange(log, 0, number),) if reads else (),
-            loaded_until={log: number},
+            ranges=(OffsetRange(partition, 0, number),) if reads else (),
+            loaded_until={partition: number},
             inherits=inherits,
         )
     )

@@ -22,7 +22,7 @@ from etl.kafka.request_values import (
     FetchedPartition,
     FetchTarget,
 )
-from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
+from etl.model.partitions import Isolation, PartitionOffsets, TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from etl.reader.fetch_options import FetchOptions
@@ -80,7 +80,7 @@ class BrokerContract:
                 consumer.produce(topic, partition, [(None, b"x" * (partition + 1))])
             answer = consumer.multifetch(
                 [
-                    FetchTarget(BrokerPartition(topic, partition), 0, 1 << 20)
+                    FetchTarget(TopicPartition(topic, partition), 0, 1 << 20)
                     for partition in (2, 0, 1)
                 ]
             )
@@ -95,7 +95,7 @@ class BrokerContract:
             for partition in range(2):
                 consumer.produce(topic, partition, [(None, b"x" * 5000)])
             answer = consumer.multifetch(
-                [FetchTarget(BrokerPartition(topic, partition), 0, 100) for partition in range(2)],
+                [FetchTarget(TopicPartition(topic, partition), 0, 100) for partition in range(2)],
                 max_bytes=100,
             )
         first, second = answer.partitions
@@ -105,7 +105,7 @@ class BrokerContract:
     def test_an_offset_outside_of_the_log_is_refused_as_such(self, served: Served) -> None:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
-            answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, 0), 5, 100)])
+            answer = consumer.multifetch([FetchTarget(TopicPartition(topic, 0), 5, 100)])
         assert [each.refusal and each.refusal.meaning for each in answer.partitions] == [
             Meaning.OUT_OF_RANGE
         ]
@@ -119,13 +119,13 @@ class BrokerContract:
 
     def test_the_next_fetch_may_be_under_way_while_an_answer_is_read(self, served: Served) -> None:
         topic = served.make_topic(1)
-        log = BrokerPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         with served.consumer() as consumer:
             for number in range(3):
                 consumer.produce(topic, 0, [(None, b"%d" % number)])
-            consumer.begin_fetch([FetchTarget(log, 0, 1)])
+            consumer.begin_fetch([FetchTarget(partition, 0, 1)])
             first = consumer.end_fetch().partitions[0]
-            consumer.begin_fetch([FetchTarget(log, 1, 1)])
+            consumer.begin_fetch([FetchTarget(partition, 1, 1)])
             second = consumer.end_fetch().partitions[0]
             assert [offsets(each)[0] for each in (first, second)] == [[0], [1]]
 
@@ -150,9 +150,9 @@ class BrokerContract:
             metadata = consumer.topic_metadata([topic])
         assert metadata.cluster_id
         assert {
-            log: (leader.broker.host, leader.broker.port)
-            for log, leader in metadata.leaders.items()
-        } == {BrokerPartition(topic, number): (served.host, served.port) for number in range(2)}
+            partition: (leader.broker.host, leader.broker.port)
+            for partition, leader in metadata.leaders.items()
+        } == {TopicPartition(topic, number): (served.host, served.port) for number in range(2)}
 
     def test_asking_for_a_topic_does_not_create_it(self, served: Served) -> None:
         with served.consumer() as consumer:
@@ -162,14 +162,16 @@ class BrokerContract:
 
     def test_log_sizes_are_the_bytes_of_the_segments(self, served: Served) -> None:
         topic = served.make_topic(1)
-        log = BrokerPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         with served.consumer() as consumer:
             consumer.produce(topic, 0, [(None, b"x" * 1000)])
-            assert consumer.log_sizes([log]) == {log: len(consumer.fetch(topic, 0, 0).records)}
+            assert consumer.log_sizes([partition]) == {
+                partition: len(consumer.fetch(topic, 0, 0).records)
+            }
 
     def test_a_group_gets_back_the_offset_that_it_stored(self, served: Served) -> None:
         topic = served.make_topic(2)
-        first, second = (BrokerPartition(topic, number) for number in range(2))
+        first, second = (TopicPartition(topic, number) for number in range(2))
         with served.consumer() as consumer:
             _once_it_passes(
                 lambda: consumer.commit_offsets("a-group", {first: 42}, metadata="by hand")
@@ -182,35 +184,39 @@ class BrokerContract:
     def test_a_commit_of_a_member_that_the_group_never_had_stores_nothing(
         self, served: Served
     ) -> None:
-        log = BrokerPartition(served.make_topic(1), 0)
+        partition = TopicPartition(served.make_topic(1), 0)
         with served.consumer() as consumer:
-            _once_it_passes(lambda: consumer.commit_offsets("another-group", {log: 42}))
+            _once_it_passes(lambda: consumer.commit_offsets("another-group", {partition: 42}))
             with pytest.raises(MembershipLost):
                 consumer.commit_offsets(
-                    "another-group", {log: 43}, generation=5, member_id="never-joined"
+                    "another-group", {partition: 43}, generation=5, member_id="never-joined"
                 )
             assert (
-                consumer.fetch_offsets("another-group", [log], require_stable=True)[log].offset
+                consumer.fetch_offsets("another-group", [partition], require_stable=True)[
+                    partition
+                ].offset
                 == 42
             )
 
     def test_extents_of_a_cluster_are_the_starts_and_ends_of_its_logs(self, served: Served) -> None:
         topic = served.make_topic(3)
-        logs = [BrokerPartition(topic, number) for number in range(3)]
+        partitions = [TopicPartition(topic, number) for number in range(3)]
         with served.consumer() as consumer:
             consumer.produce(topic, 1, [(None, b"x" * 100)] * 10)
         with served.cluster() as cluster:
-            found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED)
+            found = cluster.extents(partitions, isolation=Isolation.READ_COMMITTED)
             sizes = cluster.bytes_per_offset(found)
-            late = cluster.offsets_at(dict.fromkeys(logs, int(time.time() * 1000) + 3_600_000))
+            late = cluster.offsets_at(
+                dict.fromkeys(partitions, int(time.time() * 1000) + 3_600_000)
+            )
         assert dict(found.extents) == {
-            logs[0]: PartitionOffsets(0, 0),
-            logs[1]: PartitionOffsets(0, 10),
-            logs[2]: PartitionOffsets(0, 0),
+            partitions[0]: PartitionOffsets(0, 0),
+            partitions[1]: PartitionOffsets(0, 10),
+            partitions[2]: PartitionOffsets(0, 0),
         }
-        assert (set(found.leaders), found.leaderless) == (set(logs), frozenset())
-        assert list(sizes) == [logs[1]] and 100 < sizes[logs[1]] < 200
-        assert late == {logs[0]: 0, logs[1]: 10, logs[2]: 0}
+        assert (set(found.leaders), found.leaderless) == (set(partitions), frozenset())
+        assert list(sizes) == [partitions[1]] and 100 < sizes[partitions[1]] < 200
+        assert late == {partitions[0]: 0, partitions[1]: 10, partitions[2]: 0}
 
     def test_ranges_are_read_to_the_row(self, served: Served) -> None:
         topic = served.make_topic(3)
@@ -223,10 +229,10 @@ class BrokerContract:
                         [(None, b"%d" % number) for number in range(start, start + 10)],
                     )
         ranges = [
-            OffsetRange(BrokerPartition(topic, 0), 0, 100),
-            OffsetRange(BrokerPartition(topic, 1), 15, 33),
-            OffsetRange(BrokerPartition(topic, 1), 33, 90),
-            OffsetRange(BrokerPartition(topic, 2), 50, 50),
+            OffsetRange(TopicPartition(topic, 0), 0, 100),
+            OffsetRange(TopicPartition(topic, 1), 15, 33),
+            OffsetRange(TopicPartition(topic, 1), 33, 90),
+            OffsetRange(TopicPartition(topic, 2), 50, 50),
         ]
         receipts: dict[int, RangeResult] = {}
         rows = [

@@ -409,7 +409,10 @@ class FakeCoordinator(FakeBroker):
                 }
             target = self._target(name)
             free = target - {
-                log for other, each in self.consumers.items() if other != name for log in each.owned
+                partition
+                for other, each in self.consumers.items()
+                if other != name
+                for partition in each.owned
             }
             if member.owned <= target:
                 member.owned |= free
@@ -435,15 +438,19 @@ class FakeCoordinator(FakeBroker):
             }
 
     def _target(self, name: str) -> set[tuple[str, int]]:
-        members, logs = list(self.consumers), sorted(self.world.logs)
-        return {log for at, log in enumerate(logs) if members[at % len(members)] == name}
+        members, partitions = list(self.consumers), sorted(self.world.logs)
+        return {
+            partition
+            for at, partition in enumerate(partitions)
+            if members[at % len(members)] == name
+        }
 
     def _consumer_answer(
-        self, code: int, name: str, epoch: int, logs: set[tuple[str, int]] | None
+        self, code: int, name: str, epoch: int, partitions: set[tuple[str, int]] | None
     ) -> Any:
         kind = ConsumerGroupHeartbeatResponse.Assignment
         by_topic: defaultdict[UUID, list[int]] = defaultdict(list)
-        for topic, number in sorted(logs or ()):
+        for topic, number in sorted(partitions or ()):
             by_topic[self.world.topic_ids[topic]].append(number)
         return ConsumerGroupHeartbeatResponse(
             throttle_time_ms=0,
@@ -453,7 +460,7 @@ class FakeCoordinator(FakeBroker):
             member_epoch=epoch,
             heartbeat_interval_ms=_EVERY_MS,
             assignment=None
-            if logs is None
+            if partitions is None
             else kind(
                 topic_partitions=[
                     kind.TopicPartitions(topic_id=topic_id, partitions=numbers)

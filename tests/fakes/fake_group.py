@@ -12,10 +12,10 @@ from etl.errors import Owned
 from etl.ledger import plan_document
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     MemberAssignment,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, Plan
 
@@ -55,31 +55,47 @@ def commit_fenced(out: Outside, plan: Plan) -> RejectedCommit | None:
     if out.group.fences(plan.commit.member):
         return RejectedCommit("the coordinator does not take us for its member any more")
     out.kept.update(
-        {log: (plan.loaded_until[log], plan.commit_metadata) for log in plan.offsets_to_commit}
+        {
+            partition: (plan.loaded_until[partition], plan.commit_metadata)
+            for partition in plan.offsets_to_commit
+        }
     )
     return None
 
 
 def commit_of_member(
-    out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
-) -> list[BrokerPartition]:
+    out: Outside, plan: Plan, partitions: Sequence[TopicPartition]
+) -> list[TopicPartition]:
     """The same after an append, by the membership of the plan: return the committed partitions."""
     assert plan.commit.member
     if out.group.fences(plan.commit.member):
         return []
-    out.kept.update({log: (plan.loaded_until[log], plan.commit_metadata) for log in logs})
-    return list(logs)
+    out.kept.update(
+        {
+            partition: (plan.loaded_until[partition], plan.commit_metadata)
+            for partition in partitions
+        }
+    )
+    return list(partitions)
 
 
 def commit_as_owner(
-    out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
-) -> list[BrokerPartition]:
+    out: Outside, plan: Plan, partitions: Sequence[TopicPartition]
+) -> list[TopicPartition]:
     """By who owns these logs now: those that are as the plan saw them, or none."""
-    kept = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
-    if any(kept.get(log, NOTHING_COMMITTED) != plan.expected_commits[log] for log in logs):
+    kept = {partition: Committed(at, None, word) for partition, (at, word) in out.kept.items()}
+    if any(
+        kept.get(partition, NOTHING_COMMITTED) != plan.expected_commits[partition]
+        for partition in partitions
+    ):
         return []
-    out.kept.update({log: (plan.loaded_until[log], plan.commit_metadata) for log in logs})
-    return list(logs)
+    out.kept.update(
+        {
+            partition: (plan.loaded_until[partition], plan.commit_metadata)
+            for partition in partitions
+        }
+    )
+    return list(partitions)
 
 
 def mark(out: Outside, plan: Plan) -> None:

@@ -14,10 +14,10 @@ from etl.ledger import documents, plan_document
 from etl.ledger.documents import parse, render
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     OffsetsStorage,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import CommitResult, CommitState, Plan, RunKeyRecord
 from etl.model.snapshot import Backfill, Ledger, LoadedIntervals
@@ -79,20 +79,20 @@ def hand_over(
     over is written alone.
     """
     is_there = plan.number in out.plans and not plan.origin.supersedes
-    logs: tuple[BrokerPartition, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
     is_in_zookeeper = plan.commit.storage is OffsetsStorage.ZOOKEEPER
     if plan.commit.state is CommitState.DONE and is_in_zookeeper:
-        logs = plan.offsets_to_commit
-    for log in () if is_there else logs:
-        if out.owners.get(log) != name:
-            return RejectedCommit(f"{log} is no longer owned by this run")
-        if out.committed().get(log, NOTHING_COMMITTED) != plan.expected_commits[log]:
-            return RejectedCommit(f"the offset of {log} was moved since it was read")
+        partitions = plan.offsets_to_commit
+    for partition in () if is_there else partitions:
+        if out.owners.get(partition) != name:
+            return RejectedCommit(f"{partition} is no longer owned by this run")
+        if out.committed().get(partition, NOTHING_COMMITTED) != plan.expected_commits[partition]:
+            return RejectedCommit(f"the offset of {partition} was moved since it was read")
     write()
-    for log in logs:
-        moved = plan.moved(log)
+    for partition in partitions:
+        moved = plan.moved(partition)
         assert moved.offset is not None and moved.znode_version is not None
-        out.offsets[log] = moved.offset, moved.znode_version
+        out.offsets[partition] = moved.offset, moved.znode_version
     return None
 
 
@@ -192,19 +192,25 @@ def record_losses(out: Outside, plan: Plan) -> None:
 
 
 def commit_request(
-    out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
-) -> dict[BrokerPartition, Committed]:
+    out: Outside, plan: Plan, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Committed]:
     there = out.committed()
-    now = {log: there.get(log, NOTHING_COMMITTED) for log in logs}
-    after = {log: plan.moved(log) for log in logs}
-    if all(now[log] == plan.expected_commits[log] for log in logs):
+    now = {partition: there.get(partition, NOTHING_COMMITTED) for partition in partitions}
+    after = {partition: plan.moved(partition) for partition in partitions}
+    if all(now[partition] == plan.expected_commits[partition] for partition in partitions):
         out.offsets.update(
-            {log: (plan.loaded_until[log], after[log].znode_version or 0) for log in logs}
+            {
+                partition: (plan.loaded_until[partition], after[partition].znode_version or 0)
+                for partition in partitions
+            }
         )
         return after
     if now == after:
         return after
-    if any(now[log] not in (after[log], plan.expected_commits[log]) for log in logs):
+    if any(
+        now[partition] not in (after[partition], plan.expected_commits[partition])
+        for partition in partitions
+    ):
         newest = max(out.plans, default=plan.number)
         if newest > plan.number:
             raise Owned(f"Another driver stored plan {newest}")
@@ -215,58 +221,61 @@ def commit_request(
 def commit_owned(
     out: Outside,
     plan: Plan,
-    logs: Sequence[BrokerPartition],
+    partitions: Sequence[TopicPartition],
     is_ours: Callable[[str], bool],
-) -> list[BrokerPartition]:
+) -> list[TopicPartition]:
     """As `OwnedOffsets.move`: the partitions with an owner node of ours, and with the offset that
     the plan observed.
     """
     there = out.committed()
     moved = [
-        log
-        for log in logs
-        if is_ours(out.owners.get(log, ""))
-        and there.get(log, NOTHING_COMMITTED) == plan.expected_commits[log]
+        partition
+        for partition in partitions
+        if is_ours(out.owners.get(partition, ""))
+        and there.get(partition, NOTHING_COMMITTED) == plan.expected_commits[partition]
     ]
     out.offsets.update(
-        {log: (plan.loaded_until[log], plan.moved(log).znode_version or 0) for log in moved}
+        {
+            partition: (plan.loaded_until[partition], plan.moved(partition).znode_version or 0)
+            for partition in moved
+        }
     )
     return moved
 
 
-def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
+def commit_in_kafka(out: Outside, plan: Plan, partitions: Sequence[TopicPartition]) -> None:
     """As `StoredOffsets.move`: the offset is read first, and nothing is written if another client
     wrote it.
     """
-    after = {log: plan.moved(log).in_kafka for log in logs}
-    now = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
-    for log in logs:
-        found = now.get(log, NOTHING_COMMITTED)
-        if is_anothers(found, plan.expected_commits[log].in_kafka, after[log]):
+    after = {partition: plan.moved(partition).in_kafka for partition in partitions}
+    now = {partition: Committed(at, None, word) for partition, (at, word) in out.kept.items()}
+    for partition in partitions:
+        found = now.get(partition, NOTHING_COMMITTED)
+        if is_anothers(found, plan.expected_commits[partition].in_kafka, after[partition]):
             if max(out.plans, default=plan.number) > plan.number:
                 raise Owned(f"Another driver stored plan {max(out.plans)}")
             raise OffsetMoved("Another client moved the committed offset during the run")
     out.kept.update(
         {
-            log: (after[log].offset or 0, after[log].metadata or "")
-            for log in logs
-            if now.get(log, NOTHING_COMMITTED).offset != after[log].offset
+            partition: (after[partition].offset or 0, after[partition].metadata or "")
+            for partition in partitions
+            if now.get(partition, NOTHING_COMMITTED).offset != after[partition].offset
         }
     )
 
 
-def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
+def commit_in_zookeeper(out: Outside, plan: Plan, partitions: Sequence[TopicPartition]) -> None:
     """Of offsets in both places: those that are elsewhere there."""
-    for log in logs:
-        was, version = out.offsets.get(log, (None, -1))
-        if was != plan.loaded_until[log]:
-            seen = plan.expected_commits[log].in_zookeeper
+    for partition in partitions:
+        was, version = out.offsets.get(partition, (None, -1))
+        if was != plan.loaded_until[partition]:
+            seen = plan.expected_commits[partition].in_zookeeper
             if (was, version) != (
                 seen.offset,
                 -1 if seen.znode_version is None else seen.znode_version,
             ):
                 raise OffsetMoved("Another client moved the committed offset during the run")
-            out.offsets[log] = plan.loaded_until[log], version + 1
+            out.offsets[partition] = plan.loaded_until[partition], version + 1
 
 
 def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:

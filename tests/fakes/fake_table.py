@@ -18,13 +18,13 @@ from etl.errors import (
     TopicRecreated,
 )
 from etl.ledger import plan_document
-from etl.model.partitions import BrokerPartition, render_intervals
+from etl.model.partitions import TopicPartition, render_intervals
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import CommitMetadata, Table
 from tests.fakes.fake_log import Place, offset_of
 from tests.fakes.outside import FakeCommit, Outside
 
-Row = tuple[BrokerPartition, Place]
+Row = tuple[TopicPartition, Place]
 
 
 def read_table(out: Outside) -> Table | None:
@@ -71,16 +71,16 @@ def open_table(out: Outside, plan: Plan) -> Table | None:
 def reject_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
     """As a reader finds out: offsets that have expired, or that nothing explains."""
     for r in ranges:
-        if r.size and r.from_offset < out.logs[r.log].log_start:
-            raise ExpiredOffsets("the offset was deleted by retention", **r.log.place)
+        if r.size and r.from_offset < out.logs[r.partition].log_start:
+            raise ExpiredOffsets("the offset was deleted by retention", **r.partition.place)
     lost = [
-        (r.log, at)
+        (r.partition, at)
         for r in ranges
-        for at in sorted(out.logs[r.log].lost)
+        for at in sorted(out.logs[r.partition].lost)
         if r.from_offset <= at < r.until_offset
     ]
     if lost:
-        missing = render_intervals((log, at, at + 1) for log, at in lost)
+        missing = render_intervals((partition, at, at + 1) for partition, at in lost)
         raise MissingOffsets("offsets are missing from inside the partition", missing=missing)
 
 
@@ -100,28 +100,34 @@ def read_rows(out: Outside, plan: Plan, ranges: Sequence[OffsetRange]) -> ReadRo
     _reject_recreated(out, plan)
     for r in ranges:
         end = None
-        if r.log in plan.leader_epochs:
-            end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log])
+        if r.partition in plan.leader_epochs:
+            end = out.logs[r.partition].end_of_epoch(plan.leader_epochs[r.partition])
         if end and end.end_offset < r.until_offset:
-            raise Cut(r.log, r.until_offset, end.end_offset).error()
-        tail = plan.fingerprints.get(r.log)
+            raise Cut(r.partition, r.until_offset, end.end_offset).error()
+        tail = plan.fingerprints.get(r.partition)
         if (
             tail
             and r.size
-            and out.logs[r.log].log_start <= tail.until_offset - tail.size
-            and (out.logs[r.log].tail(tail.until_offset, tail.size) != tail)
+            and out.logs[r.partition].log_start <= tail.until_offset - tail.size
+            and (out.logs[r.partition].tail(tail.until_offset, tail.size) != tail)
         ):
             raise Cut(
-                r.log, r.until_offset, tail.until_offset - 1, is_known=False, holds_others=True
+                r.partition,
+                r.until_offset,
+                tail.until_offset - 1,
+                is_known=False,
+                holds_others=True,
             ).error()
     reject_lost(out, ranges)
     read = tuple(
-        (r.log, place)
+        (r.partition, place)
         for r in ranges
-        for place in out.logs[r.log].read(r.from_offset, r.until_offset)
+        for place in out.logs[r.partition].read(r.from_offset, r.until_offset)
     )
-    lives = tuple(out.logs[log].incarnation_of(offset_of(place)) for log, place in read)
-    epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
+    lives = tuple(out.logs[partition].incarnation_of(offset_of(place)) for partition, place in read)
+    epochs = tuple(
+        out.logs[r.partition].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges
+    )
     return ReadRows(read, lives, epochs)
 
 
@@ -162,27 +168,27 @@ def _reject_recreated(out: Outside, plan: Plan) -> None:
 def _without(commit: FakeCommit, plan: Plan) -> FakeCommit:
     """The commit once a replay took its rows out, in one commit with those that it brings."""
     spans = {
-        span.log: span
+        span.partition: span
         for span in spans_of(plan)
-        if commit.plan.incarnations.get(span.log, 0) == span.incarnation
+        if commit.plan.incarnations.get(span.partition, 0) == span.incarnation
     }
     gone = {
-        (log, place)
-        for log, place in commit.rows
-        if log in spans and spans[log].meets(offset_of(place), offset_of(place) + 1)
+        (partition, place)
+        for partition, place in commit.rows
+        if partition in spans and spans[partition].meets(offset_of(place), offset_of(place) + 1)
     }
     return replace(commit, replaced=commit.replaced | gone)
 
 
-def rows_there(out: Outside, spans: Sequence[Span]) -> dict[BrokerPartition, int]:
+def rows_there(out: Outside, spans: Sequence[Span]) -> dict[TopicPartition, int]:
     """How many rows the table has in each span."""
     return {
-        span.log: sum(
-            log == span.log
-            and commit.plan.incarnations.get(log, 0) == span.incarnation
+        span.partition: sum(
+            partition == span.partition
+            and commit.plan.incarnations.get(partition, 0) == span.incarnation
             and span.meets(offset_of(place), offset_of(place) + 1)
             for commit in out.table or ()
-            for log, place in commit.left
+            for partition, place in commit.left
         )
         for span in spans
     }
@@ -225,14 +231,16 @@ def results_from_table(out: Outside, plan: Plan) -> list[RangeResult]:
     rows = _rows_of_today(out, plan)
     found = []
     for r in plan.ranges:
-        there = {offset_of(place) for log, place in rows if log == r.log}
+        there = {offset_of(place) for partition, place in rows if partition == r.partition}
         gaps: list[tuple[int, int]] = []
-        if not r.log.is_physical:
+        if not r.partition.is_physical:
             gaps = merge_intervals(
                 (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in there
             )
         found.append(
-            replace(receipt_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.log.is_physical)
+            replace(
+                receipt_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.partition.is_physical
+            )
         )
     return found
 
@@ -257,6 +265,7 @@ def as_read(out: Outside, applied: CommitResult) -> CommitResult:
 def receipt_of(r: OffsetRange, rows: Collection[Row]) -> RangeResult:
     """Counted again from rows. Missing byte offsets are unknown."""
     count = sum(
-        log == r.log and r.from_offset <= offset_of(place) < r.until_offset for log, place in rows
+        partition == r.partition and r.from_offset <= offset_of(place) < r.until_offset
+        for partition, place in rows
     )
-    return RangeResult(rows=count, missing_offsets=0 if r.log.is_physical else r.size - count)
+    return RangeResult(rows=count, missing_offsets=0 if r.partition.is_physical else r.size - count)

@@ -12,12 +12,12 @@ import pyarrow as pa
 from etl.io.delta.data_files import DataFiles
 from etl.ledger.plan_document import with_id
 from etl.model.columns import arrow_schema
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import FileOptions, OffsetRange, Plan, RangeResult, Written
 from tests.builders import plain_plan
 
 APP = "offset-range-etl/cluster/group/clicks"
-LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+LOG, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 READ = (RangeResult(10, 700, control_records=1, gaps=((3, 4),)), RangeResult(5, 300))
 
 
@@ -26,7 +26,10 @@ def plan_of(number: int = 1, **changes: Any) -> Plan:
     ranges = (OffsetRange(LOG, number * 10 - 10, number * 10), OffsetRange(OTHER, 0, 5))
     return with_id(
         plain_plan(
-            number, ranges=ranges, loaded_until={r.log: r.until_offset for r in ranges}, **changes
+            number,
+            ranges=ranges,
+            loaded_until={r.partition: r.until_offset for r in ranges},
+            **changes,
         )
     )
 
@@ -65,8 +68,8 @@ class Tasks:
     def _files(self, wanted: FileOptions, task: int, r: OffsetRange) -> Any:
         files, many = DataFiles(wanted, task=task), r.size
         values = {
-            "topic": [r.log.topic] * many,
-            "partition": [r.log.partition] * many,
+            "topic": [r.partition.topic] * many,
+            "partition": [r.partition.partition] * many,
             "offset": list(range(r.from_offset, r.until_offset)),
             "timestamp": list(range(self._first_micros, self._first_micros + many)),
             "incarnation": [0] * many,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from etl import Consumer, RebalanceListener, Record
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.testkit.server_process import wait_until
 
 WITHIN_S = 60
@@ -23,33 +23,33 @@ class GroupReader(RebalanceListener):
 
     def __init__(self, consumer: Consumer, topics: Iterable[str]) -> None:
         self.consumer = consumer
-        self.read: list[tuple[BrokerPartition, int]] = []
+        self.read: list[tuple[TopicPartition, int]] = []
         """Log and offset of each record, in the order in which they came."""
         self.values: list[bytes | None] = []
-        self.owned: frozenset[BrokerPartition] = frozenset()
+        self.owned: frozenset[TopicPartition] = frozenset()
         """The configured value."""
-        self.lost_logs: list[BrokerPartition] = []
+        self.lost_logs: list[TopicPartition] = []
         self._is_over = threading.Event()
         self._error: BaseException | None = None
         consumer.subscribe(list(topics), listener=self)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """The next owner begins after the read records."""
-        assert self.owned.issuperset(logs), "only assigned partitions are revoked"
+        assert self.owned.issuperset(partitions), "only assigned partitions are revoked"
         self.consumer.commit()
-        self.owned -= set(logs)
+        self.owned -= set(partitions)
 
-    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """See `owned`."""
-        assert self.owned.isdisjoint(logs)
-        self.owned |= set(logs)
+        assert self.owned.isdisjoint(partitions)
+        self.owned |= set(partitions)
 
-    def lost(self, logs: Collection[BrokerPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """See `lost_logs`."""
-        self.owned -= set(logs)
-        self.lost_logs += logs
+        self.owned -= set(partitions)
+        self.lost_logs += partitions
 
     def owns(self, count: int) -> bool:
         """Whether it comes to that."""
@@ -73,9 +73,9 @@ class GroupReader(RebalanceListener):
     def _run(self) -> None:
         try:
             while not self._is_over.is_set():
-                for log, records in self.consumer.poll(0.05, 3).items():
-                    assert log in self.owned, "it owns what it is given"
-                    self.read += [(log, record.offset) for record in records]
+                for partition, records in self.consumer.poll(0.05, 3).items():
+                    assert partition in self.owned, "it owns what it is given"
+                    self.read += [(partition, record.offset) for record in records]
                     self.values += [record.value for record in records]
             self.consumer.close()
         except BaseException as error:
@@ -105,14 +105,14 @@ def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
 
 
 def all_read_once(
-    readers: Collection[GroupReader], expected: Callable[[], Counter[BrokerPartition]]
+    readers: Collection[GroupReader], expected: Callable[[], Counter[TopicPartition]]
 ) -> None:
     """Wait until together they have read so many of each log; fails where one was read twice, or
     not in its log's order.
     """
 
-    def counted() -> Counter[BrokerPartition]:
-        return Counter(log for reader in readers for log, _ in reader.read)
+    def counted() -> Counter[TopicPartition]:
+        return Counter(partition for reader in readers for partition, _ in reader.read)
 
     deadline = time.monotonic() + WITHIN_S
     while counted() < expected() and time.monotonic() < deadline:
@@ -121,6 +121,6 @@ def all_read_once(
     everything = [one for reader in readers for one in reader.read]
     assert len(set(everything)) == len(everything), "none is read by two, or twice"
     for reader in readers:
-        for log in {log for log, _ in reader.read}:
-            offsets = [offset for its, offset in reader.read if its == log]
+        for partition in {partition for partition, _ in reader.read}:
+            offsets = [offset for its, offset in reader.read if its == partition]
             assert offsets == sorted(offsets), "each log in its order"

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from tests.fakes.broker import Act, as_it_is
 from tests.fakes.frames import exactly
 
@@ -53,15 +53,15 @@ def registry_of(
 
     def registered(_: Collection[str] | None) -> ClusterMetadata:
         known = topics or sorted({topic for topic, _ in broker.logs})
-        logs = {
+        partitions = {
             topic: tuple(
-                PartitionMetadata(BrokerPartition(topic, number, broker_id), None, Leader(there))
+                PartitionMetadata(TopicPartition(topic, number, broker_id), None, Leader(there))
                 for number in range(broker.partitions)
             )
             for topic in known
         }
         reported = {
-            topic: TopicMetadata(topic, None, None, False, its) for topic, its in logs.items()
+            topic: TopicMetadata(topic, None, None, False, its) for topic, its in partitions.items()
         }
         return ClusterMetadata(None, {broker_id: there}, reported)
 
@@ -163,8 +163,8 @@ class JafkaBroker:
         return self.logs[topic, partition].end
 
     def flush(self) -> None:
-        for log in self.logs.values():
-            log.flushed = log.end
+        for partition in self.logs.values():
+            partition.flushed = partition.end
 
     def _serve(self, connection: socket.socket) -> None:
         self.connections += 1
@@ -227,16 +227,16 @@ class JafkaBroker:
             return struct.pack(">h", UNKNOWN)
         if not 0 <= partition < self._count(topic):
             return struct.pack(">h", WRONG_PARTITION)
-        log = self.logs.get((topic, partition))
-        code, found = (0, b"") if log is None else log.read(offset, size)
+        topic_partition = self.logs.get((topic, partition))
+        code, found = (0, b"") if topic_partition is None else topic_partition.read(offset, size)
         return struct.pack(">h", code) + found
 
     def _offsets(self, topic: str, partition: int, time: int, most: int) -> bytes:
         self._valid(topic)
         if not 0 <= partition < self._count(topic):
             raise HangUp
-        log = self.logs.get((topic, partition))
-        found = [] if log is None else log.offsets(time, most)
+        topic_partition = self.logs.get((topic, partition))
+        found = [] if topic_partition is None else topic_partition.offsets(time, most)
         return struct.pack(f">hi{len(found)}q", 0, len(found), *found)
 
     def _append(self, topic: str, partition: int, messages: bytes) -> None:
@@ -261,18 +261,18 @@ class JafkaBroker:
             self._unflushed += 1
         for number in range(self._count(topic)):
             self.logs.setdefault((topic, number), JafkaLog())
-        log = self.logs[topic, max(partition, 0)]
-        log.content += messages
+        topic_partition = self.logs[topic, max(partition, 0)]
+        topic_partition.content += messages
         if self._unflushed >= self.flush_every:
             self._unflushed = 0
             self.flush()
-        if log.end - log.starts[-1] >= self.segment_bytes:
-            log.roll()
+        if topic_partition.end - topic_partition.starts[-1] >= self.segment_bytes:
+            topic_partition.roll()
 
     def _delete(self, topic: str) -> int:
-        gone = [log for log in self.logs if log[0] == topic]
-        for log in gone:
-            del self.logs[log]
+        gone = [partition for partition in self.logs if partition[0] == topic]
+        for partition in gone:
+            del self.logs[partition]
         return len(gone)
 
 

@@ -19,7 +19,7 @@ from etl.io.brokers.partition_ends import read_fingerprints
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.broker_type_interface import Reply, Request
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
-from etl.model.partitions import Broker, BrokerPartition, Fingerprint, Leader
+from etl.model.partitions import Broker, Fingerprint, Leader, TopicPartition
 from etl.records.decode import Messages
 from tests.fakes.jafka import SNAPPY, entry, old_entry, wrapped
 
@@ -42,8 +42,8 @@ class ServedJafka:
         return SimpleConsumer(self.host, self.port, request_timeout_s=20, generation="jafka")
 
 
-def end_of(consumer: SimpleConsumer, log: BrokerPartition) -> int:
-    return consumer.earliest_or_latest_offset(log.topic, log.partition, LATEST)
+def end_of(consumer: SimpleConsumer, partition: TopicPartition) -> int:
+    return consumer.earliest_or_latest_offset(partition.topic, partition.partition, LATEST)
 
 
 class JafkaContract:
@@ -92,13 +92,13 @@ class JafkaContract:
             answered(1, fetch(0, 32, 100)),
             answered(1, fetch(3, 0, 100)),
         ) == ("0000", "0001", "0003")
-        log, latest = name + bytes(4), b"\xff" * 8
+        topic_partition, latest = name + bytes(4), b"\xff" * 8
         assert (
-            answered(4, log + latest + (1).to_bytes(4, "big"))
+            answered(4, topic_partition + latest + (1).to_bytes(4, "big"))
             == "0000" + "00000001" + "000000000000001f"
         )
         assert (
-            answered(4, log + latest + (10).to_bytes(4, "big"))
+            answered(4, topic_partition + latest + (10).to_bytes(4, "big"))
             == "0000" + "00000002" + "000000000000001f" + "0000000000000000"
         )
         several = [
@@ -134,7 +134,7 @@ class JafkaContract:
         consumer.produce(topic, 0, HELLO)
         consumer.produce(topic, 1, WORLD)
         wanted = [
-            FetchTarget(BrokerPartition(topic, number), offset, 100)
+            FetchTarget(TopicPartition(topic, number), offset, 100)
             for number, offset in ((1, 0), (9, 0), (0, 0), (2, 5))
         ]
         answer = consumer.multifetch(wanted)
@@ -153,8 +153,8 @@ class JafkaContract:
     ) -> None:
         for _ in range(40):
             consumer.produce(topic, 0, HELLO)
-        log = BrokerPartition(topic, 0)
-        listed = consumer.list_offsets({log: LATEST})[log]
+        partition = TopicPartition(topic, 0)
+        listed = consumer.list_offsets({partition: LATEST})[partition]
         boundaries = listed.boundaries or ()
         assert (boundaries[0], boundaries[-1], listed.offset) == (0, 600, 600) and len(
             boundaries
@@ -193,12 +193,14 @@ class JafkaContract:
     def test_a_log_is_recognized_by_the_bytes_before_an_offset_and_a_recreated_one_is_reported(
         self, served: ServedJafka, consumer: SimpleConsumer, topic: str
     ) -> None:
-        logs = [BrokerPartition(topic, number, 1) for number in range(2)]
+        partitions = [TopicPartition(topic, number, 1) for number in range(2)]
         consumer.produce(topic, 0, HELLO + HELLO)
         consumer.produce(topic, 1, HELLO)
         with Cluster([(served.host, served.port)], generation="jafka") as cluster:
-            leaders = dict.fromkeys(logs, Leader(Broker(1, served.host, served.port, "jafka")))
-            places = {log: (end_of(consumer, log), 15) for log in logs}
+            leaders = dict.fromkeys(
+                partitions, Leader(Broker(1, served.host, served.port, "jafka"))
+            )
+            places = {partition: (end_of(consumer, partition), 15) for partition in partitions}
             before = read_fingerprints(cluster, places, leaders)
             consumer.produce(topic, 0, WORLD)
             assert (
@@ -209,18 +211,20 @@ class JafkaContract:
             for number in range(2):
                 consumer.produce(topic, number, WORLD)
             now = read_fingerprints(cluster, places, leaders)
-        assert now.keys() == before.keys() and not [log for log in logs if now[log] == before[log]]
+        assert now.keys() == before.keys() and not [
+            partition for partition in partitions if now[partition] == before[partition]
+        ]
 
     def test_of_a_log_that_ends_before_an_offset_there_is_nothing_before_it(
         self, served: ServedJafka, consumer: SimpleConsumer, topic: str
     ) -> None:
-        log = BrokerPartition(topic, 0, 1)
+        partition = TopicPartition(topic, 0, 1)
         consumer.produce(topic, 0, HELLO)
         with Cluster([(served.host, served.port)], generation="jafka") as cluster:
-            leaders = {log: Leader(Broker(1, served.host, served.port, "jafka"))}
-            beyond = read_fingerprints(cluster, {log: (500, 15)}, leaders)
+            leaders = {partition: Leader(Broker(1, served.host, served.port, "jafka"))}
+            beyond = read_fingerprints(cluster, {partition: (500, 15)}, leaders)
         assert beyond == {
-            log: Fingerprint(500, 15, hashlib.blake2b(b"", digest_size=8).hexdigest())
+            partition: Fingerprint(500, 15, hashlib.blake2b(b"", digest_size=8).hexdigest())
         }
 
     def test_a_partition_beyond_the_last_is_refused_by_a_fetch_and_hung_up_on_by_an_offsets_request(
@@ -239,7 +243,7 @@ class JafkaContract:
         ):
             consumer.offsets_before(topic, 3, LATEST)
         with pytest.raises(BrokerUnreachable, match="the number of its partitions on this broker"):
-            consumer.list_offsets({BrokerPartition(topic, number): LATEST for number in (0, 9, 1)})
+            consumer.list_offsets({TopicPartition(topic, number): LATEST for number in (0, 9, 1)})
         assert consumer.offsets_before(topic, 0, LATEST) == (len(HELLO),), (
             "the next question is answered"
         )
@@ -312,8 +316,8 @@ class JafkaContract:
         self, consumer: SimpleConsumer, topic: str
     ) -> None:
         consumer.produce(topic, 2, HELLO)
-        logs = [BrokerPartition(f"{topic}-{number}", 0) for number in range(500)] + [
-            BrokerPartition(topic, 2)
+        partitions = [TopicPartition(f"{topic}-{number}", 0) for number in range(500)] + [
+            TopicPartition(topic, 2)
         ]
-        found = consumer.list_offsets(dict.fromkeys(logs, LATEST))
-        assert [found[log].offset for log in logs] == [0] * 500 + [len(HELLO)]
+        found = consumer.list_offsets(dict.fromkeys(partitions, LATEST))
+        assert [found[partition].offset for partition in partitions] == [0] * 500 + [len(HELLO)]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from etl.ledger.plan_document import render_plan, with_id
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Acknowledgement, CommitMetadata, Ledger, Table
 from tests.builders import changed, plain_plan
 
-A, B, C = (BrokerPartition("clicks", p) for p in range(3))
+A, B, C = (TopicPartition("clicks", p) for p in range(3))
 UID, APP_ID, PLACE = "feedbeef", "app", "/warehouse/clicks"
 SEEN = {A: Committed(3, 1), B: Committed(), C: Committed(9, 4)}
 POSITIONS = {A: 5, B: 2, C: 9}

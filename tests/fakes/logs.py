@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
 from tests.builders import split_fetch_options
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 
-LOG = BrokerPartition("clicks", 3)
+LOG = TopicPartition("clicks", 3)
 
 contents = st.none() | st.binary(max_size=40)
 headers = st.lists(

@@ -15,7 +15,7 @@ import pytest
 
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
-from etl.model.partitions import BrokerPartition, GroupProtocol, MemberAssignment
+from etl.model.partitions import GroupProtocol, MemberAssignment, TopicPartition
 
 PARTITIONS = 4
 _WITHIN_S = 60
@@ -38,8 +38,8 @@ class Stage:
     """Make the topic have that many partitions; create it where it does not exist."""
 
     @property
-    def logs(self) -> frozenset[BrokerPartition]:
-        return frozenset(BrokerPartition(self.topic, number) for number in range(PARTITIONS))
+    def logs(self) -> frozenset[TopicPartition]:
+        return frozenset(TopicPartition(self.topic, number) for number in range(PARTITIONS))
 
     def member(self, **changed: Any) -> CoordinatedMember:
         return CoordinatedMember(
@@ -56,8 +56,8 @@ class Stage:
             member.leave()
 
 
-def logs_of(topic: str, partitions: int) -> frozenset[BrokerPartition]:
-    return frozenset(BrokerPartition(topic, number) for number in range(partitions))
+def existing_partitions(topic: str, partitions: int) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, number) for number in range(partitions))
 
 
 def new_group() -> str:
@@ -85,7 +85,7 @@ class MemberContract:
         self, stage: Stage
     ) -> None:
         with stage.joined() as (member, share):
-            assert (share.logs, member.is_current) == (stage.logs, True)
+            assert (share.partitions, member.is_current) == (stage.logs, True)
             assert member.rejoin() == share, "nothing was wrong with it"
             statistics = member.statistics
             assert (statistics.rebalances, statistics.lost) == (
@@ -94,21 +94,24 @@ class MemberContract:
             ) and statistics.heartbeat_age_s is not None
         assert not member.is_current
         with stage.joined() as (_, share):
-            assert share.logs == stage.logs, "the group does not wait for a member that left"
+            assert share.partitions == stage.logs, "the group does not wait for a member that left"
 
     def test_two_members_divide_the_logs_and_one_that_leaves_gives_all_to_the_other(
         self, stage: Stage
     ) -> None:
         with stage.joined() as (first, alone):
             with stage.joined() as (second, _):
-                theirs = eventually(second, lambda share: len(share.logs) == PARTITIONS // 2)
+                theirs = eventually(second, lambda share: len(share.partitions) == PARTITIONS // 2)
                 assert not first.is_current, "its last share is over"
-                ours = eventually(first, lambda share: len(share.logs) == PARTITIONS // 2)
-                assert ours.logs | theirs.logs == stage.logs and not ours.logs & theirs.logs
+                ours = eventually(first, lambda share: len(share.partitions) == PARTITIONS // 2)
+                assert (
+                    ours.partitions | theirs.partitions == stage.logs
+                    and not ours.partitions & theirs.partitions
+                )
                 assert ours.generation != alone.generation and ours.member_id == alone.member_id
                 first.follow()
             assert (
-                eventually(first, lambda share: share.logs == stage.logs).generation
+                eventually(first, lambda share: share.partitions == stage.logs).generation
                 != ours.generation
             )
             assert first.statistics.rebalances >= 3
@@ -117,12 +120,14 @@ class MemberContract:
         self, stage: Stage
     ) -> None:
         with stage.joined() as (other, _), stage.joined(instance_id="static") as (static, _):
-            before = eventually(static, lambda share: len(share.logs) == PARTITIONS // 2)
-            theirs = eventually(other, lambda share: share.logs == stage.logs - before.logs)
+            before = eventually(static, lambda share: len(share.partitions) == PARTITIONS // 2)
+            theirs = eventually(
+                other, lambda share: share.partitions == stage.logs - before.partitions
+            )
             static.leave()
             with stage.joined(instance_id="static") as (_, back):
-                assert (back.logs, back.instance_id) == (before.logs, "static")
-                assert other.rejoin().logs == theirs.logs
+                assert (back.partitions, back.instance_id) == (before.partitions, "static")
+                assert other.rejoin().partitions == theirs.partitions
                 assert (
                     stage.protocol is GroupProtocol.CONSUMER
                     or other.rejoin().generation == theirs.generation
@@ -138,12 +143,12 @@ class MemberContract:
             "session_timeout_s": stage.static_session_s,
         }
         with stage.joined(**terms) as (_, before):
-            assert before.logs == stage.logs
+            assert before.partitions == stage.logs
         stage.grow(stage.topic, PARTITIONS + 2)
         with stage.joined(**terms) as (_, back):
-            assert back.logs == logs_of(stage.topic, PARTITIONS + 2)
+            assert back.partitions == existing_partitions(stage.topic, PARTITIONS + 2)
         with stage.joined(**terms) as (_, again):
-            assert again.logs == back.logs
+            assert again.partitions == back.partitions
             assert again.generation == back.generation, "nothing changed, so there is no rebalance"
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -158,11 +163,13 @@ class MemberContract:
             stage.joined(instance_id="static", **terms) as (leader, _),
             stage.joined(**terms) as (other, _),
         ):
-            half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
-            theirs = eventually(other, lambda share: share.logs == stage.logs - half.logs)
+            half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
+            theirs = eventually(
+                other, lambda share: share.partitions == stage.logs - half.partitions
+            )
             leader.leave()
             with stage.joined(instance_id="static", **terms) as (same, back):
-                assert back.logs == half.logs
+                assert back.partitions == half.partitions
                 assert (
                     other.rejoin().generation == theirs.generation
                     or stage.protocol is GroupProtocol.CONSUMER
@@ -170,9 +177,9 @@ class MemberContract:
                 same.leave()
             stage.grow(stage.topic, PARTITIONS + 2)
             with stage.joined(instance_id="static", **terms) as (again, _):
-                ours = eventually(again, lambda share: len(share.logs) == PARTITIONS // 2 + 1)
-                everything = logs_of(stage.topic, PARTITIONS + 2)
-                eventually(other, lambda share: share.logs == everything - ours.logs)
+                ours = eventually(again, lambda share: len(share.partitions) == PARTITIONS // 2 + 1)
+                everything = existing_partitions(stage.topic, PARTITIONS + 2)
+                eventually(other, lambda share: share.partitions == everything - ours.partitions)
 
     def test_a_static_leader_that_returns_assigns_partitions_added_later(
         self, stage: Stage
@@ -185,9 +192,12 @@ class MemberContract:
             "topics_max_age_s": 0.05,
         }
         with stage.joined(**terms) as (member, back):
-            assert back.logs == stage.logs
+            assert back.partitions == stage.logs
             stage.grow(stage.topic, PARTITIONS + 2)
-            eventually(member, lambda share: share.logs == logs_of(stage.topic, PARTITIONS + 2))
+            eventually(
+                member,
+                lambda share: share.partitions == existing_partitions(stage.topic, PARTITIONS + 2),
+            )
 
     @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
     def test_a_static_member_that_comes_back_with_other_topics_gets_these_and_no_others(
@@ -203,5 +213,8 @@ class MemberContract:
                     instance_id="static", session_timeout_s=stage.static_session_s, topics=topics
                 ) as (member, _):
                     eventually(
-                        member, lambda share: {log.topic for log in share.logs} == set(topics)
+                        member,
+                        lambda share: (
+                            {partition.topic for partition in share.partitions} == set(topics)
+                        ),
                     )

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from etl.errors import Owned
 from etl.model.partitions import (
-    BrokerPartition,
     MemberAssignment,
     Membership,
     OffsetsStorage,
     RebalanceStatistics,
+    TopicPartition,
 )
 from etl.run.service_interfaces import Member
 from tests.fakes.outside import Outside
@@ -28,28 +28,29 @@ class Others:
     """
 
     outside: Outside
-    read: dict[BrokerPartition, set[int]] = field(default_factory=dict)
+    read: dict[TopicPartition, set[int]] = field(default_factory=dict)
 
-    def own(self, *logs: BrokerPartition) -> None:
+    def own(self, *partitions: TopicPartition) -> None:
         """Take these logs over, from whomever."""
-        self.outside.owners.update(dict.fromkeys(logs, OTHERS))
+        self.outside.owners.update(dict.fromkeys(partitions, OTHERS))
         self.outside.group.join(OTHERS)
 
-    def consume(self, log: BrokerPartition, count: int) -> None:
+    def consume(self, partition: TopicPartition, count: int) -> None:
         """Read on from the group's offset, and commit."""
         in_kafka = self.outside.offsets_in is OffsetsStorage.KAFKA
         if in_kafka:
-            start = self.outside.kept.get(log, (0, ""))[0]
+            start = self.outside.kept.get(partition, (0, ""))[0]
         else:
-            start = self.outside.offsets.get(log, (0, 0))[0]
+            start = self.outside.offsets.get(partition, (0, 0))[0]
         assert (
-            self.outside.owners.get(log) == OTHERS and start + count <= self.outside.logs[log].end
+            self.outside.owners.get(partition) == OTHERS
+            and start + count <= self.outside.logs[partition].end
         )
-        self.read.setdefault(log, set()).update(range(start, start + count))
+        self.read.setdefault(partition, set()).update(range(start, start + count))
         if in_kafka:
-            self.outside.kept[log] = start + count, ""
+            self.outside.kept[partition] = start + count, ""
         else:
-            self.outside.move_offset(log, start + count)
+            self.outside.move_offset(partition, start + count)
 
 
 class FakeMember:
@@ -58,7 +59,7 @@ class FakeMember:
     """
 
     def __init__(
-        self, world: FakeWorld, shares: Collection[Collection[BrokerPartition] | None]
+        self, world: FakeWorld, shares: Collection[Collection[TopicPartition] | None]
     ) -> None:
         self._world, self._shares = world, list(shares)
         self._member_id: str | None = None
@@ -104,13 +105,13 @@ class FakeMember:
     def _settle(self, how: str) -> MemberAssignment:
         self.calls.append(how)
         self._let_go()
-        logs = self._shares.pop(0) if self._shares[1:] else self._shares[0]
-        if logs is None:
+        partitions = self._shares.pop(0) if self._shares[1:] else self._shares[0]
+        if partitions is None:
             raise Owned("the group does not settle")
         outside = self._world.outside
-        outside.owners.update(dict.fromkeys(logs, self._world.name))
+        outside.owners.update(dict.fromkeys(partitions, self._world.name))
         if outside.offsets_in is not OffsetsStorage.KAFKA:
-            return MemberAssignment("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+            return MemberAssignment("m", Membership.ZOOKEEPER, "range", None, frozenset(partitions))
         if self._member_id is None:
             outside.group.made += 1
             self._member_id = f"ours-{outside.group.made}"
@@ -120,18 +121,20 @@ class FakeMember:
             Membership.COORDINATOR,
             "range",
             generation,
-            frozenset(logs),
+            frozenset(partitions),
             self.instance_id,
         )
 
     def _let_go(self) -> None:
         owners = self._world.outside.owners
-        for log in [log for log, owner in owners.items() if owner == self._world.name]:
-            del owners[log]
+        for partition in [
+            partition for partition, owner in owners.items() if owner == self._world.name
+        ]:
+            del owners[partition]
 
 
 def member_with(
-    *shares: Collection[BrokerPartition] | None,
+    *shares: Collection[TopicPartition] | None,
     made: Callable[[FakeMember], object] = lambda member: None,
 ) -> Callable[[FakeWorld], Member]:
     """What a `FakeWorld` makes its member of; `made` sees it."""

@@ -59,14 +59,14 @@ class OffsetsContract:
         assert world.observe().committed == {b: Committed(1, 0)}
 
     def test_an_offset_that_was_moved_and_moved_back_was_moved(self, stage: Stage) -> None:
-        log, world = stage.logs[0], stage.world()
-        stage.move_offset(log, 1)
-        plan = stored(world, {log: 5})
-        stage.move_offset(log, 4)
-        stage.move_offset(log, 1)
+        partition, world = stage.logs[0], stage.world()
+        stage.move_offset(partition, 1)
+        plan = stored(world, {partition: 5})
+        stage.move_offset(partition, 4)
+        stage.move_offset(partition, 1)
         with pytest.raises(OffsetMoved):
             world.commit(plan)
-        assert world.observe().committed == {log: Committed(1, 2)}
+        assert world.observe().committed == {partition: Committed(1, 2)}
 
     def test_of_a_partial_commit_only_that_part_is_reported_as_committed(
         self, stage: Stage
@@ -82,13 +82,13 @@ class OffsetsContract:
     def test_a_driver_overtaken_by_another_of_the_pipeline_gets_an_error(
         self, stage: Stage
     ) -> None:
-        log, world, zombie = stage.logs[0], stage.world(), stage.world("run-2")
-        plan = loaded(world, {log: 0}, ranges=(), loaded_until={log: 1})
-        loaded(world, {log: 0}, ranges=(), loaded_until={log: 2})
+        partition, world, zombie = stage.logs[0], stage.world(), stage.world("run-2")
+        plan = loaded(world, {partition: 0}, ranges=(), loaded_until={partition: 1})
+        loaded(world, {partition: 0}, ranges=(), loaded_until={partition: 2})
         zombie.observe()
         with pytest.raises(Owned, match="Another driver stored plan 2"):
             zombie.commit(plan)
-        assert world.observe().committed == {log: Committed(2, 1)}
+        assert world.observe().committed == {partition: Committed(2, 1)}
 
     # -- claims
     # ----------------------------------------------------------------------------------------------

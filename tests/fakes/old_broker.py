@@ -142,9 +142,11 @@ class OldBroker:
 
         def partition(topic: str) -> bytes:
             number, time_ms, most = request.take(">iqi")
-            log = self.logs.get((topic, number))
-            found = [] if log is None else _offsets_before(log, time_ms)[:most]
-            return struct.pack(">ih", number, 3 if log is None else 0) + _array(
+            topic_partition = self.logs.get((topic, number))
+            found = (
+                [] if topic_partition is None else _offsets_before(topic_partition, time_ms)[:most]
+            )
+            return struct.pack(">ih", number, 3 if topic_partition is None else 0) + _array(
                 struct.pack(">q", offset) for offset in found
             )
 
@@ -155,26 +157,31 @@ class OldBroker:
 
         def partition(topic: str) -> bytes:
             number, offset, max_bytes = request.take(">iqi")
-            log = self.logs.get((topic, number))
-            is_hidden = log is not None and log.high < offset <= log.end
-            if log is None:
+            topic_partition = self.logs.get((topic, number))
+            is_hidden = (
+                topic_partition is not None and topic_partition.high < offset <= topic_partition.end
+            )
+            if topic_partition is None:
                 code = 3
             elif self.fails or is_hidden:
                 code = -1
-            elif log.start <= offset <= log.high:
+            elif topic_partition.start <= offset <= topic_partition.high:
                 code = 0
             else:
                 code = 1
-            if log is None or code:
+            if topic_partition is None or code:
                 found = b""
             else:
                 found = b"".join(
                     each
-                    for each in log.messages
-                    if offset <= struct.unpack_from(">q", each)[0] < log.high
+                    for each in topic_partition.messages
+                    if offset <= struct.unpack_from(">q", each)[0] < topic_partition.high
                 )
             return struct.pack(
-                ">ihq", number, code, -1 if log is None or code else log.high
+                ">ihq",
+                number,
+                code,
+                -1 if topic_partition is None or code else topic_partition.high,
             ) + _bytes32(found[:max_bytes])
 
         return (_int32(0) if version else b"") + _by_topic(request, partition)
@@ -240,14 +247,16 @@ _ANSWERS: dict[int, Callable[[OldBroker, _RequestReader, int], bytes]] = {
 }
 
 
-def _offsets_before(log: OldLog, time_ms: int) -> list[int]:
+def _offsets_before(partition: OldLog, time_ms: int) -> list[int]:
     """Newest first; the end counts as written now."""
     if time_ms == EARLIEST:
-        return [log.start]
+        return [partition.start]
     starts = [
-        first for first, written_ms in log.segments if time_ms == LATEST or written_ms <= time_ms
+        first
+        for first, written_ms in partition.segments
+        if time_ms == LATEST or written_ms <= time_ms
     ]
-    return [*([log.high] if time_ms == LATEST else []), *reversed(starts)]
+    return [*([partition.high] if time_ms == LATEST else []), *reversed(starts)]
 
 
 def _by_topic(request: _RequestReader, partition: Callable[[str], bytes]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
 from tests.builders import split_fetch_options
@@ -20,7 +20,7 @@ from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, physic
 OldEntry = tuple[int, Msg | Wrapper | Batch]
 """Magic, and the records of that format."""
 OLD_CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
-DEMO = BrokerPartition("demo", 0, 3)
+DEMO = TopicPartition("demo", 0, 3)
 times = st.sampled_from([-1, -1, 0, 1_700_000_000_000, -5, 2**60])
 
 

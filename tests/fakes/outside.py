@@ -12,10 +12,10 @@ from etl.ledger import plan_document
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     Broker,
-    BrokerPartition,
     Committed,
     Leader,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.plans import Loss, Plan, RunKeyRecord
 from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Pause
@@ -27,11 +27,11 @@ BROKER = Broker(0, "127.0.0.1", 9092)
 GROUP, PIPELINE = "group", "clicks"
 
 
-def leader_of(log: BrokerPartition) -> Leader:
+def leader_of(partition: TopicPartition) -> Leader:
     """A Jafka partition is on its own broker, which reports no epochs."""
-    if log.broker_id is None:
+    if partition.broker_id is None:
         return Leader(BROKER, 0)
-    return Leader(Broker(log.broker_id, "127.0.0.1", 9100 + log.broker_id, "jafka"))
+    return Leader(Broker(partition.broker_id, "127.0.0.1", 9100 + partition.broker_id, "jafka"))
 
 
 APP_ID = f"offset-range-etl/{CLUSTER}/{GROUP}/{PIPELINE}"
@@ -42,7 +42,7 @@ class FakeCommit:
     """One commit of the table."""
 
     plan: Plan
-    rows: tuple[tuple[BrokerPartition, Place], ...]
+    rows: tuple[tuple[TopicPartition, Place], ...]
     run_id: str = "run-1"
     app_id: str = ""
     """Its pipeline; by default the live one."""
@@ -50,11 +50,11 @@ class FakeCommit:
     """Of each row's record, which life of its log it was of."""
     epochs: tuple[tuple[tuple[int, int], ...], ...] = ()
     """Of each range, the leader epochs that its record batches named."""
-    replaced: frozenset[tuple[BrokerPartition, Place]] = frozenset()
+    replaced: frozenset[tuple[TopicPartition, Place]] = frozenset()
     """Rows of it that a replay took out."""
 
     @property
-    def left(self) -> list[tuple[BrokerPartition, Place]]:
+    def left(self) -> list[tuple[TopicPartition, Place]]:
         """The rows that are still there."""
         return [row for row in self.rows if row not in self.replaced]
 
@@ -75,7 +75,7 @@ class FakeCommit:
 class Outside:
     """Everything that outlives a driver."""
 
-    logs: dict[BrokerPartition, FakeLog]
+    logs: dict[TopicPartition, FakeLog]
     uid: str | None = None
     plans: dict[int, bytes] = field(default_factory=dict)
     plan_versions: dict[int, int] = field(default_factory=dict)
@@ -87,10 +87,10 @@ class Outside:
     applied: dict[int, bytes] = field(default_factory=dict)
     losses: list[tuple[int, Loss]] = field(default_factory=list)
     """Rows of the losses table: plan number and what it let go."""
-    offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """Value and version of each offset's znode."""
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
-    kept: dict[BrokerPartition, tuple[int, str]] = field(default_factory=dict)
+    kept: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     """Offset and word of each that the group's coordinator keeps."""
     group: FakeGroup = field(default_factory=FakeGroup)
     """Of Kafka's coordinator."""
@@ -111,7 +111,7 @@ class Outside:
     the cluster.
     """
     live_consumers: tuple[str, ...] = ()
-    owners: dict[BrokerPartition, str] = field(default_factory=dict)
+    owners: dict[TopicPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     creation_ids: dict[str, str] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()
@@ -127,51 +127,60 @@ class Outside:
             if (one.app_id or APP_ID) == self.app_id
         ]
 
-    def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
+    def rows(self) -> Counter[tuple[TopicPartition, Place]]:
         """How often the table holds each offset of each log; of a physical one, each message of
         each entry.
         """
         return Counter(row for commit in self.table or () for row in commit.left)
 
-    def writers(self) -> dict[tuple[BrokerPartition, Place], int]:
+    def writers(self) -> dict[tuple[TopicPartition, Place], int]:
         """The plan that brought each row."""
         return {row: commit.number for commit in self.table or () for row in commit.left}
 
-    def records(self) -> Counter[tuple[BrokerPartition, int, Place]]:
+    def records(self) -> Counter[tuple[TopicPartition, int, Place]]:
         """How often the table holds each record that ever was: (log, life, offset)."""
         return Counter(
-            (log, life, place)
+            (partition, life, place)
             for commit in self.table or ()
-            for (log, place), life in zip(commit.rows, commit.lives)
-            if (log, place) not in commit.replaced
+            for (partition, place), life in zip(commit.rows, commit.lives)
+            if (partition, place) not in commit.replaced
         )
 
-    def keys(self) -> Counter[tuple[BrokerPartition, int, Place]]:
+    def keys(self) -> Counter[tuple[TopicPartition, int, Place]]:
         """Count the rows of the table by their unique key: (log, incarnation, offset)."""
         return Counter(
-            (log, commit.plan.incarnations.get(log, 0), place)
+            (partition, commit.plan.incarnations.get(partition, 0), place)
             for commit in self.table or ()
-            for log, place in commit.left
+            for partition, place in commit.left
         )
 
     def transaction_version(self) -> int:
         """The commit bit, 0 for none."""
         return max((commit.number for _, commit in self.commits()), default=0)
 
-    def move_offset(self, log: BrokerPartition, offset: int) -> None:
+    def move_offset(self, partition: TopicPartition, offset: int) -> None:
         """Another client writes an offset."""
-        self.offsets[log] = offset, self.offsets[log][1] + 1 if log in self.offsets else 0
+        self.offsets[partition] = (
+            offset,
+            self.offsets[partition][1] + 1 if partition in self.offsets else 0,
+        )
 
-    def committed(self) -> dict[BrokerPartition, Committed]:
+    def committed(self) -> dict[TopicPartition, Committed]:
         """The offsets as a client reads them."""
-        zookeeper = {log: Committed(*found) for log, found in self.offsets.items()}
-        kafka = {log: Committed(offset, None, word) for log, (offset, word) in self.kept.items()}
+        zookeeper = {partition: Committed(*found) for partition, found in self.offsets.items()}
+        kafka = {
+            partition: Committed(offset, None, word)
+            for partition, (offset, word) in self.kept.items()
+        }
         return {
             OffsetsStorage.ZOOKEEPER: zookeeper,
             OffsetsStorage.KAFKA: kafka,
             OffsetsStorage.DUAL: {
-                log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED))
-                for log in {**zookeeper, **kafka}
+                partition: both(
+                    zookeeper.get(partition, NOTHING_COMMITTED),
+                    kafka.get(partition, NOTHING_COMMITTED),
+                )
+                for partition in {**zookeeper, **kafka}
             },
         }[self.offsets_in]
 

@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 
 from etl.decide.plan import plan_next
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.sections import Settings
 from tests.builders import changed, plain_plan, plain_settings, plain_snapshot
 
-A, B, C = (BrokerPartition("clicks", p) for p in range(3))
-OTHER = BrokerPartition("other", 0)
+A, B, C = (TopicPartition("clicks", p) for p in range(3))
+OTHER = TopicPartition("other", 0)
 BROKER = Broker(0, "h", 9092)
 NOW_MS = 1_700_000_000_000
 
-LOGS = st.builds(
-    BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5), st.none()
-)
+LOGS = st.builds(TopicPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5), st.none())
 EXTENT = st.tuples(st.integers(0, 50), st.integers(0, 300)).map(lambda e: (e[0], e[0] + e[1]))
 EXTENTS = st.dictionaries(LOGS, EXTENT, min_size=1, max_size=8)
 COSTS = st.dictionaries(LOGS, st.one_of(st.floats(0, 2000), st.just(0.0)), max_size=8)
@@ -52,18 +50,18 @@ def settings_of(
 SETTINGS = settings_of()
 
 
-def snapshot_of(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: Any) -> Snapshot:
+def snapshot_of(extents: Mapping[TopicPartition, tuple[int, int]], **changes: Any) -> Snapshot:
     return plain_snapshot(
-        extents, **{"leaders": {log: Leader(BROKER, 4) for log in extents}, **changes}
+        extents, **{"leaders": {partition: Leader(BROKER, 4) for partition in extents}, **changes}
     )
 
 
-def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+def last_plan(positions: Mapping[TopicPartition, int], **changes: Any) -> Plan:
     plan = plain_plan(4, loaded_until=dict(positions))
     return with_id(changed(plan, **changes))
 
 
-def onward(positions: Mapping[BrokerPartition, int], **changes: Any) -> UpToDate:
+def onward(positions: Mapping[TopicPartition, int], **changes: Any) -> UpToDate:
     return UpToDate(last_plan(positions, **changes), dict(positions))
 
 
@@ -81,8 +79,8 @@ def planned(
     return plan
 
 
-def offsets_of(plan: Plan) -> dict[BrokerPartition, list[tuple[int, int]]]:
-    found: dict[BrokerPartition, list[tuple[int, int]]] = {}
+def offsets_of(plan: Plan) -> dict[TopicPartition, list[tuple[int, int]]]:
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
     for r in plan.ranges:
-        found.setdefault(r.log, []).append((r.from_offset, r.until_offset))
+        found.setdefault(r.partition, []).append((r.from_offset, r.until_offset))
     return found

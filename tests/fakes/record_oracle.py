@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from etl.ledger.plan_document import parse_plan
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 
-Record = tuple[BrokerPartition, int, int]
+Record = tuple[TopicPartition, int, int]
 
 
 class RecordOracle:
@@ -32,73 +32,78 @@ class RecordOracle:
         """
         self.expired: set[Record] = set()
         """Records that retention deleted before they were loaded. Plans must state them, too."""
-        self.unsettled: set[BrokerPartition] = set()
+        self.unsettled: set[TopicPartition] = set()
         """Partitions of which something changed that no complete run has observed."""
-        self.cut_at: dict[BrokerPartition, int] = {}
+        self.cut_at: dict[TopicPartition, int] = {}
         """Of truncated ones among them: the offset from which on the records are others."""
 
     # -- what happens outside
 
-    def truncated(self, log: BrokerPartition, at: int) -> None:
+    def truncated(self, partition: TopicPartition, at: int) -> None:
         """From this offset on the partition has lost its records."""
-        self.unsettled.add(log)
-        self.expired = {one for one in self.expired if one[0] != log}
-        self.cut_at[log] = min(at, self.cut_at.get(log, at))
+        self.unsettled.add(partition)
+        self.expired = {one for one in self.expired if one[0] != partition}
+        self.cut_at[partition] = min(at, self.cut_at.get(partition, at))
 
-    def changed(self, logs: Collection[BrokerPartition]) -> None:
+    def changed(self, partitions: Collection[TopicPartition]) -> None:
         """Something else about these partitions changed."""
-        self.unsettled.update(logs)
+        self.unsettled.update(partitions)
 
-    def expires(self, log: BrokerPartition, until: int) -> None:
+    def expires(self, partition: TopicPartition, until: int) -> None:
         """Retention deletes the records below the offset; of a partition that the pipeline knows,
         what is not loaded yet is lost.
         """
         newest = self._outside.newest_plan()
-        if newest and log in newest.loaded_until and log not in self.unsettled:
-            self.expired |= {one for one in self.missing() if one[0] == log and one[2] < until}
+        if newest and partition in newest.loaded_until and partition not in self.unsettled:
+            self.expired |= {
+                one for one in self.missing() if one[0] == partition and one[2] < until
+            }
 
-    def observed(self, logs: Collection[BrokerPartition]) -> None:
+    def observed(self, partitions: Collection[TopicPartition]) -> None:
         """A run came to its end, and has compared these partitions with what it knew."""
-        self.unsettled.difference_update(logs)
-        for log in logs:
-            self.cut_at.pop(log, None)
+        self.unsettled.difference_update(partitions)
+        for partition in partitions:
+            self.cut_at.pop(partition, None)
 
     def excuse_all(self) -> None:
         """The pipeline may begin after all present records."""
         self.excused |= self.held()
 
-    def excuse_below(self, log: BrokerPartition, offset: int) -> None:
+    def excuse_below(self, partition: TopicPartition, offset: int) -> None:
         """The pipeline may begin at the offset."""
-        self.excused |= self._between(log, 0, offset)
+        self.excused |= self._between(partition, 0, offset)
 
-    def excuse_given_up(self, positions: Mapping[BrokerPartition, int]) -> None:
+    def excuse_given_up(self, positions: Mapping[TopicPartition, int]) -> None:
         """An operator accepted a table: what it lacks below the positions is not loaded again."""
-        for log, position in positions.items():
-            if log in self._outside.logs:
-                self.excuse_below(log, position)
+        for partition, position in positions.items():
+            if partition in self._outside.logs:
+                self.excuse_below(partition, position)
 
-    def pass_over(self, log: BrokerPartition, start: int, until: int) -> None:
+    def pass_over(self, partition: TopicPartition, start: int, until: int) -> None:
         """An operator or another client may pass over the present records from start to until."""
-        self.passed_over |= self._between(log, start, until)
+        self.passed_over |= self._between(partition, start, until)
 
-    def _between(self, log: BrokerPartition, start: int, until: int) -> set[Record]:
+    def _between(self, partition: TopicPartition, start: int, until: int) -> set[Record]:
         known = self.held() | self.expired
-        return {one for one in known if one[0] == log and start <= one[2] < until}
+        return {one for one in known if one[0] == partition and start <= one[2] < until}
 
     # -- what must hold
 
     def held(self) -> set[Record]:
         """The records that the brokers have."""
         found: set[Record] = set()
-        for log, one in self._outside.logs.items():
+        for partition, one in self._outside.logs.items():
             for place in one.held(one.log_start, one.end):
                 offset = offset_of(place)
-                found.add((log, one.incarnation_of(offset), offset))
+                found.add((partition, one.incarnation_of(offset), offset))
         return found
 
     def loaded(self) -> set[Record]:
         """The records that the table has."""
-        return {(log, life, offset_of(place)) for log, life, place in self._outside.records()}
+        return {
+            (partition, life, offset_of(place))
+            for partition, life, place in self._outside.records()
+        }
 
     def missing(self) -> list[Record]:
         """The records that the brokers have, the table lacks, and that may not be missing."""
@@ -115,31 +120,31 @@ class RecordOracle:
         """No committed offset is ahead of a record that is missing."""
         committed = self._outside.committed()
         passed = []
-        for log, life, offset in self.missing():
-            until = committed[log].offset if log in committed else None
-            if log not in self.unsettled and until is not None and offset < until:
-                passed.append((log, life, offset))
+        for partition, life, offset in self.missing():
+            until = committed[partition].offset if partition in committed else None
+            if partition not in self.unsettled and until is not None and offset < until:
+                passed.append((partition, life, offset))
         assert not passed, f"committed offsets are ahead of missing records: {passed}"
 
-    def reject_missing(self, *, below: Mapping[BrokerPartition, int] | None = None) -> None:
+    def reject_missing(self, *, below: Mapping[TopicPartition, int] | None = None) -> None:
         """Nothing is missing; `below`: only below these offsets is everything required."""
         missing = []
-        for log, life, offset in self.missing():
-            if below is None or offset < below.get(log, 0):
-                missing.append((log, life, offset))
+        for partition, life, offset in self.missing():
+            if below is None or offset < below.get(partition, 0):
+                missing.append((partition, life, offset))
         assert not missing, f"records are missing after a complete run: {missing}"
 
     def reject_unstated(self) -> None:
         """What was passed over or has expired is in the table, or a plan states that it is lost."""
         stated = set()
         for loss in self._losses():
-            stated |= {(loss.log, at) for at in range(loss.from_offset, loss.until_offset)}
+            stated |= {(loss.partition, at) for at in range(loss.from_offset, loss.until_offset)}
         held = self.held()
         absent = (self.passed_over & held) | self.expired
         unstated = []
-        for log, life, offset in sorted(absent - self.loaded() - self.excused):
-            if (log, offset) not in stated:
-                unstated.append((log, life, offset))
+        for partition, life, offset in sorted(absent - self.loaded() - self.excused):
+            if (partition, offset) not in stated:
+                unstated.append((partition, life, offset))
         assert not unstated, f"no plan states that these records are lost: {unstated}"
 
     def _losses(self) -> list[Loss]:

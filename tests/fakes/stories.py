@@ -26,7 +26,7 @@ from etl.decide.reconcile import where_we_stand
 from etl.decide.set_offsets import intervals_to_look_up, moves_to, plan_set, reject_loaded, standing
 from etl.errors import NeedsDecision
 from etl.ledger.plan_document import parse_plan, with_id
-from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, Snapshot, StoredBackfill, Supersede, UpToDate
 from etl.report.run_progress import Outcome
@@ -40,9 +40,9 @@ from tests.fakes.outside import Outside
 from tests.fakes.physical_log import physical_log
 from tests.fakes.world import Crash, FakeWorld, When
 
-LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+LOGS = [TopicPartition("clicks", p) for p in range(3)]
 PHYSICAL_LOGS = [
-    BrokerPartition("clicks", partition, broker) for partition, broker in ((0, 1), (0, 2), (1, 1))
+    TopicPartition("clicks", partition, broker) for partition, broker in ((0, 1), (0, 2), (1, 1))
 ]
 """The same topic on two brokers."""
 At = Callable[[str, When], None]
@@ -92,7 +92,10 @@ def outside_of(*ends: int) -> Outside:
 def physical_outside_of(*entries: int) -> Outside:
     """The same for partitions with byte offsets, each with this number of entries."""
     return Outside(
-        {log: physical_log(count) for log, count in zip(PHYSICAL_LOGS, entries, strict=False)}
+        {
+            partition: physical_log(count)
+            for partition, count in zip(PHYSICAL_LOGS, entries, strict=False)
+        }
     )
 
 
@@ -105,7 +108,9 @@ OutsideOf = Callable[..., Outside]
 
 
 def settings_for(outside: Outside) -> Settings:
-    return PHYSICAL_SETTINGS if any(log.is_physical for log in outside.logs) else SETTINGS
+    return (
+        PHYSICAL_SETTINGS if any(partition.is_physical for partition in outside.logs) else SETTINGS
+    )
 
 
 def new_report() -> Report:
@@ -174,10 +179,12 @@ def grow(outside: Outside, *more: int) -> None:
         found.grow(count)
 
 
-def offsets_of(outside: Outside) -> dict[BrokerPartition, int]:
+def offsets_of(outside: Outside) -> dict[TopicPartition, int]:
     """The group's offset of each log, in whichever place."""
     return {
-        log: found.offset for log, found in outside.committed().items() if found.offset is not None
+        partition: found.offset
+        for partition, found in outside.committed().items()
+        if found.offset is not None
     }
 
 
@@ -185,21 +192,23 @@ def reject_broken(outside: Outside) -> None:
     """What must hold at every moment: no record twice, and no offset ahead of the table."""
     rows = outside.rows()
     assert not [row for row, times in rows.items() if times > 1]
-    for log, offset in offsets_of(outside).items():
-        loaded = {row[1] for row in rows if row[0] == log}
-        assert loaded >= outside.logs[log].held(outside.logs[log].log_start, offset)
+    for partition, offset in offsets_of(outside).items():
+        loaded = {row[1] for row in rows if row[0] == partition}
+        assert loaded >= outside.logs[partition].held(outside.logs[partition].log_start, offset)
 
 
 def reject_unfinished(outside: Outside) -> None:
     """Check the state after a quiet run: each record once, and offsets at the end of the table."""
     reject_broken(outside)
     there = {
-        (log, place)
-        for log, found in outside.logs.items()
+        (partition, place)
+        for partition, found in outside.logs.items()
         for place in found.read(found.log_start, found.end)
     }
     assert set(outside.rows()) == there
-    assert offsets_of(outside) == {log: found.end for log, found in outside.logs.items()}
+    assert offsets_of(outside) == {
+        partition: found.end for partition, found in outside.logs.items()
+    }
     assert set(outside.applied) == set(outside.plans)
     assert {commit.uid for commit in outside.table or ()} == {outside.uid}
     assert outside.losses == [
@@ -221,12 +230,14 @@ def reject_missing_records(outside: Outside) -> None:
     """
     reject_doubled_records(outside)
     there = {
-        (log, kept.incarnation_of(offset_of(place)), place)
-        for log, kept in outside.logs.items()
+        (partition, kept.incarnation_of(offset_of(place)), place)
+        for partition, kept in outside.logs.items()
         for place in kept.read(kept.log_start, kept.end)
     }
     assert set(outside.records()) >= there
-    assert offsets_of(outside) == {log: found.end for log, found in outside.logs.items()}
+    assert offsets_of(outside) == {
+        partition: found.end for partition, found in outside.logs.items()
+    }
     assert set(outside.applied) == set(outside.plans)
 
 
@@ -249,7 +260,7 @@ def accept(
     is_same_log: bool = False,
     settings: Settings = SETTINGS,
     at: At | None = None,
-    share: Collection[BrokerPartition] | None = None,
+    share: Collection[TopicPartition] | None = None,
 ) -> Plan:
     """What `etl topics accept-changes` does with the outside; `share`: what it owns as a member of
     the group.
@@ -290,7 +301,9 @@ def _accept(
     plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
     old = state.last if isinstance(state, UpToDate) else state.plan
     anew = [
-        log for log, epoch in plan.incarnations.items() if epoch != old.incarnations.get(log, 0)
+        partition
+        for partition, epoch in plan.incarnations.items()
+        if epoch != old.incarnations.get(partition, 0)
     ]
     reject_partitions_of_other_members(anew, snapshot, settings)
     reject_unknown_incarnations(state, anew)
@@ -304,7 +317,7 @@ def set_to(
     outside: Outside,
     settings: Settings = SETTINGS,
     at: At | None = None,
-    share: Collection[BrokerPartition] | None = None,
+    share: Collection[TopicPartition] | None = None,
     **targets: int,
 ) -> Plan | None:
     """What `etl offsets set` does with the outside; logs are named a, b and c. None: they are there
@@ -316,7 +329,8 @@ def set_to(
     world = _world_of_command(outside, settings, at, share)
     with as_member(world, settings) as owned:
         snapshot = with_facts(
-            world.observe(lambda log: [named[log]] if log in named else ()), share=owned
+            world.observe(lambda partition: [named[partition]] if partition in named else ()),
+            share=owned,
         )
         return _set_to(
             world,
@@ -328,7 +342,7 @@ def set_to(
 
 
 def _world_of_command(
-    outside: Outside, settings: Settings, at: At | None, share: Collection[BrokerPartition] | None
+    outside: Outside, settings: Settings, at: At | None, share: Collection[TopicPartition] | None
 ) -> FakeWorld:
     return FakeWorld(
         outside,
@@ -342,7 +356,7 @@ def _set_to(
     world: FakeWorld,
     snapshot: Snapshot,
     settings: Settings,
-    named: Mapping[BrokerPartition, int],
+    named: Mapping[TopicPartition, int],
     outside: Outside,
 ) -> Plan | None:
     state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
@@ -354,13 +368,13 @@ def _set_to(
     snapshot = repaired(snapshot, repair)
     moves = moves_to(named, stands, snapshot)
     request = intervals_to_look_up(moves)
-    there = [(log, offset_of(place)) for log, place in outside.rows().elements()]
+    there = [(partition, offset_of(place)) for partition, place in outside.rows().elements()]
     reject_loaded(
         moves,
         {},
         {
-            log: sum(of == log and start <= at < until for of, at in there)
-            for log, (start, until) in request.items()
+            partition: sum(of == partition and start <= at < until for of, at in there)
+            for partition, (start, until) in request.items()
         },
     )
     if not moves:

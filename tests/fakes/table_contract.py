@@ -94,9 +94,9 @@ class TableContract:
         assert table.transaction_version == second.number == 2
 
     def test_an_append_that_fails_leaves_no_row_and_its_number_is_free(self, stage: Stage) -> None:
-        log, world = stage.logs[2], stage.world()
-        plan = stored(world, {log: 4}, ranges=(OffsetRange(log, 0, 4),))
-        stage.expire(log, 2)
+        partition, world = stage.logs[2], stage.world()
+        plan = stored(world, {partition: 4}, ranges=(OffsetRange(partition, 0, 4),))
+        stage.expire(partition, 2)
         with pytest.raises(ExpiredOffsets):
             append(world, plan)
         assert world.observe().table is None
@@ -174,21 +174,21 @@ class TableContract:
     def test_what_a_plan_let_go_is_written_down_once_with_its_record_or_without(
         self, stage: Stage
     ) -> None:
-        log, world = stage.logs[0], stage.world()
-        lost = Loss(log, 0, 2, LossReason.EXPIRED)
-        plan, applied = appended(world, {log: 2}, ranges=(), lost=(lost,))
+        partition, world = stage.logs[0], stage.world()
+        lost = Loss(partition, 0, 2, LossReason.EXPIRED)
+        plan, applied = appended(world, {partition: 2}, ranges=(), lost=(lost,))
         assert stage.losses() == []
         world.record(plan, None)
         assert stage.losses() == [lost] and world.read_ledger().applied is None
         world.record(plan, applied)
         assert stage.losses() == [lost] and world.read_ledger().applied == applied
-        loaded(world, {log: 2}, ranges=())
+        loaded(world, {partition: 2}, ranges=())
         assert stage.losses() == [lost]
 
     def test_a_plan_that_is_adopted_has_its_losses_written_down(self, stage: Stage) -> None:
-        log, world = stage.logs[0], stage.world()
-        lost = Loss(log, 0, 2, LossReason.MISSING)
-        plan, _ = appended(world, {log: 2}, ranges=(), lost=(lost,))
+        partition, world = stage.logs[0], stage.world()
+        lost = Loss(partition, 0, 2, LossReason.MISSING)
+        plan, _ = appended(world, {partition: 2}, ranges=(), lost=(lost,))
         stage.forget()
         world.observe()
         world.adopt(plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import OtherPipeline, Snapshot
 from tests.builders import changed
@@ -18,7 +18,7 @@ ENDED = {LOGS[0]: 5, LOGS[1]: 3, LOGS[2]: 4}
 
 
 def old_pipeline(
-    positions: Mapping[BrokerPartition, int] = ENDED, **changes: object
+    positions: Mapping[TopicPartition, int] = ENDED, **changes: object
 ) -> OtherPipeline:
     """The pipeline of another group that has loaded this table until now."""
     loaded = outside_of(*(1 for _ in LOGS))
@@ -29,8 +29,10 @@ def old_pipeline(
         newest,
         number=4,
         loaded_until=dict(positions),
-        expected_commits={log: Committed() for log in positions},
-        ranges=tuple(OffsetRange(log, 0, position) for log, position in positions.items()),
+        expected_commits={partition: Committed() for partition in positions},
+        ranges=tuple(
+            OffsetRange(partition, 0, position) for partition, position in positions.items()
+        ),
         log_starts={},
         leader_epochs={},
         record_epochs={},

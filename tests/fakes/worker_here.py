@@ -14,7 +14,7 @@ from typing import Any
 
 from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.model.columns import raw_columns
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import OffsetRange, Written
 from etl.reader.fetch_options import FetchOptions
 from etl.reader.local_workers import Failed, Order, done
@@ -45,7 +45,7 @@ def reading_from(broker: FakeBroker, **changed: Any) -> ReadOptions:
 def tasks_of(
     ranges: Sequence[OffsetRange],
     groups: Sequence[Sequence[int]],
-    incarnations: Mapping[BrokerPartition, int] | None = None,
+    incarnations: Mapping[TopicPartition, int] | None = None,
 ) -> list[Task]:
     """The tasks of these ranges: which ranges each of them reads, by their indices."""
     return tasks_of_ranges(

@@ -31,11 +31,11 @@ from etl.decide.run_requests import bounds_to_find
 from etl.errors import Owned
 from etl.ledger import registrations
 from etl.model.partitions import (
-    BrokerPartition,
     Committed,
     Membership,
     OffsetsStorage,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import (
     CommitResult,
@@ -139,14 +139,18 @@ class FakeWorld:
 
     def _snapshot(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         out = self.outside
-        ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
-        logs = {log: found for log, found in ours.items() if found.has_leader}
+        ours = {
+            partition: found
+            for partition, found in out.logs.items()
+            if self._topics.admits(partition.topic)
+        }
+        partitions = {partition: found for partition, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
         moments = timestamps_to_look_up(
-            logs, plan_in_force(ledger, table), self._settings, out.committed()
+            partitions, plan_in_force(ledger, table), self._settings, out.committed()
         )
         extents, in_force = (
-            {log: found.extent for log, found in logs.items()},
+            {partition: found.extent for partition, found in partitions.items()},
             plan_in_force(ledger, table),
         )
         doubted = unverified_offsets(in_force, table, out.committed(), extents, named)
@@ -159,50 +163,65 @@ class FakeWorld:
             self._settings.source.broker_type,
         )
         looked_at = {
-            one.log: tuple(
-                logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log
+            one.partition: tuple(
+                partitions[each.partition].look_at(each.offset)
+                for each in doubted
+                if each.partition == one.partition
             )
             for one in doubted
         }
         epoch_ends = {
-            log: end
-            for log, epoch in epochs_to_ask(plan_in_force(ledger, table), ledger.applied).items()
-            if log in logs and (end := logs[log].end_of_epoch(epoch))
+            partition: end
+            for partition, epoch in epochs_to_ask(
+                plan_in_force(ledger, table), ledger.applied
+            ).items()
+            if partition in partitions and (end := partitions[partition].end_of_epoch(epoch))
         }
         fingerprints = {
-            log: tuple(logs[log].tail(*request[log]) for request in places if log in request)
-            for log in logs
-            if log.is_physical
+            partition: tuple(
+                partitions[partition].tail(*request[partition])
+                for request in places
+                if partition in request
+            )
+            for partition in partitions
+            if partition.is_physical
         }
         return Snapshot(
             cluster=called,
             partitions=partition_snapshots(
                 extents,
-                ours.keys() - logs.keys(),
-                leader={log: leader_of(log) for log in logs},
+                ours.keys() - partitions.keys(),
+                leader={partition: leader_of(partition) for partition in partitions},
                 committed=out.committed(),
                 owner=out.owners,
-                bytes_per_offset={log: 100.0 for log in logs},
+                bytes_per_offset={partition: 100.0 for partition in partitions},
                 leader_epoch={
-                    log: max(found.epochs) for log, found in logs.items() if found.tells_epochs
+                    partition: max(found.epochs)
+                    for partition, found in partitions.items()
+                    if found.tells_epochs
                 },
                 epoch_end=epoch_ends,
-                start_at_time={log: logs[log].first_at(moment) for log, moment in moments.items()},
+                start_at_time={
+                    partition: partitions[partition].first_at(moment)
+                    for partition, moment in moments.items()
+                },
                 looked_at=looked_at,
                 fingerprints=fingerprints,
             ),
             topics=topic_snapshots(
-                topics_left_to_read(ledger) - {log.topic for log in out.logs},
+                topics_left_to_read(ledger) - {partition.topic for partition in out.logs},
                 id={**out.creation_ids, **out.topic_ids},
                 creation_id=out.creation_ids,
             ),
             group=GroupSnapshot(storage=out.offsets_in, live_consumers=out.live_consumers),
             ledger=ledger,
             table=table,
-            request=self._resolved(ledger, logs) if self._request else None,
+            request=self._resolved(ledger, partitions) if self._request else None,
         )
 
-    def _resolved(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> ResolvedRequest:
+    def _resolved(
+        self, ledger: Ledger, partitions: Mapping[TopicPartition, FakeLog]
+    ) -> ResolvedRequest:
         assert self._request is not None
         key, newest = self._request.run_key, ledger.newest
         if key:
@@ -212,7 +231,7 @@ class FakeWorld:
         until = bounds_to_find(self._request, newest, plan).until
         if until is None or until.at_ms is None:
             return ResolvedRequest(self._request, kept, plan)
-        found = {log: one.late_at(until.at_ms) for log, one in logs.items()}
+        found = {partition: one.late_at(until.at_ms) for partition, one in partitions.items()}
         return ResolvedRequest(self._request, kept, plan, found)
 
     def _ledger(self) -> Ledger:
@@ -221,16 +240,16 @@ class FakeWorld:
     def _table(self) -> Table | None:
         return fake_table.read_table(self.outside)
 
-    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+    def wait_for_owners(self, partitions: Collection[TopicPartition]) -> None:
         """See World; owners disappear during `at` when the waiting begins, or never."""
-        self._do("wait for owners", lambda: self._reject_owned(logs))
+        self._do("wait for owners", lambda: self._reject_owned(partitions))
 
-    def _reject_owned(self, logs: Collection[BrokerPartition]) -> None:
-        for log in sorted(self.outside.owners.keys() & logs):
+    def _reject_owned(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in sorted(self.outside.owners.keys() & partitions):
             raise Owned(
-                f"the partition is owned by {self.outside.owners[log]}",
-                topic=log.topic,
-                partition=log.partition,
+                f"the partition is owned by {self.outside.owners[partition]}",
+                topic=partition.topic,
+                partition=partition.partition,
             )
 
     def new_uid(self) -> str:
@@ -344,12 +363,12 @@ class FakeWorld:
         """See World. A crashed driver releases nothing; the next one takes over the owner nodes
         with our pipeline's name.
         """
-        logs = {r.log for r in plan.ranges}
+        partitions = {r.partition for r in plan.ranges}
         is_backfill = plan.kind is PlanKind.BACKFILL
-        if not logs or is_backfill or self._group.mode is not OwnershipMode.CLAIM:
+        if not partitions or is_backfill or self._group.mode is not OwnershipMode.CLAIM:
             yield
             return
-        self._do("claim", lambda: self._claim(logs))
+        self._do("claim", lambda: self._claim(partitions))
         try:
             yield
         except Crash:
@@ -359,18 +378,22 @@ class FakeWorld:
             raise
         self._do("release", self._release)
 
-    def _claim(self, logs: Collection[BrokerPartition]) -> None:
-        ours = {log for log, owner in self.outside.owners.items() if self._is_ours(owner)}
-        self._reject_owned(set(logs) - ours)
-        self.outside.owners.update(dict.fromkeys(sorted(logs), self._name))
+    def _claim(self, partitions: Collection[TopicPartition]) -> None:
+        ours = {
+            partition for partition, owner in self.outside.owners.items() if self._is_ours(owner)
+        }
+        self._reject_owned(set(partitions) - ours)
+        self.outside.owners.update(dict.fromkeys(sorted(partitions), self._name))
 
     def _is_ours(self, owner: str) -> bool:
         found = registrations.parse_owner(GROUP, owner)
         return found is not None and found.pipeline == PIPELINE
 
     def _release(self) -> None:
-        for log in [log for log, owner in self.outside.owners.items() if owner == self._name]:
-            del self.outside.owners[log]
+        for partition in [
+            partition for partition, owner in self.outside.owners.items() if owner == self._name
+        ]:
+            del self.outside.owners[partition]
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> list[OffsetRange]:
         """See World; nothing is read before the append."""
@@ -423,13 +446,13 @@ class FakeWorld:
             self._do("record losses", lambda: fake_ledger.record_losses(self.outside, plan))
 
     def commit(
-        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
-    ) -> Mapping[BrokerPartition, Committed]:
+        self, plan: Plan, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""
-        wanted, moved = sorted(plan.offsets_to_move if logs is None else logs), {}
+        wanted, moved = sorted(plan.offsets_to_move if partitions is None else partitions), {}
         is_of_member = plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
-        if is_of_member and (logs is None or self._is_member):
-            return self._commit_as_member(plan, wanted, is_own=logs is None)
+        if is_of_member and (partitions is None or self._is_member):
+            return self._commit_as_member(plan, wanted, is_own=partitions is None)
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start : start + self._logs_per_request]
             if plan.commit.storage is not OffsetsStorage.ZOOKEEPER:
@@ -442,7 +465,7 @@ class FakeWorld:
                         "commit in ZooKeeper",
                         partial(fake_ledger.commit_in_zookeeper, self.outside, plan, some),
                     )
-                moved.update({log: plan.moved(log) for log in some})
+                moved.update({partition: plan.moved(partition) for partition in some})
                 continue
             moved.update(
                 self._do(
@@ -455,22 +478,31 @@ class FakeWorld:
     def _commit_as_member(
         self,
         plan: Plan,
-        wanted: Sequence[BrokerPartition],
+        wanted: Sequence[TopicPartition],
         *,
         is_own: bool,
-    ) -> dict[BrokerPartition, Committed]:
+    ) -> dict[TopicPartition, Committed]:
         moved = {}
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start : start + self._logs_per_request]
-            commit: Callable[[], list[BrokerPartition]]
+            commit: Callable[[], list[TopicPartition]]
             if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
                 commit = partial(fake_ledger.commit_owned, self.outside, plan, some, self._is_ours)
             elif is_own:
                 commit = partial(fake_group.commit_of_member, self.outside, plan, some)
             else:
-                ours = [log for log in some if self.outside.owners.get(log) == self._name]
+                ours = [
+                    partition
+                    for partition in some
+                    if self.outside.owners.get(partition) == self._name
+                ]
                 commit = partial(fake_group.commit_as_owner, self.outside, plan, ours)
-            moved.update({log: plan.moved(log) for log in self._do(f"commit from {start}", commit)})
+            moved.update(
+                {
+                    partition: plan.moved(partition)
+                    for partition in self._do(f"commit from {start}", commit)
+                }
+            )
         return moved
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
@@ -496,14 +528,17 @@ class FakeWorld:
         return fake_ledger.stored_plans(self.outside)
 
     def first_at(
-        self, moments: Collection[tuple[BrokerPartition, int]]
-    ) -> Mapping[tuple[BrokerPartition, int], int]:
+        self, moments: Collection[tuple[TopicPartition, int]]
+    ) -> Mapping[tuple[TopicPartition, int], int]:
         """See World."""
-        return {(log, moment): self.outside.logs[log].first_at(moment) for log, moment in moments}
+        return {
+            (partition, moment): self.outside.logs[partition].first_at(moment)
+            for partition, moment in moments
+        }
 
-    def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
+    def rows_there(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
         """See World."""
-        counted: Mapping[BrokerPartition, int] = self._do(
+        counted: Mapping[TopicPartition, int] = self._do(
             "count rows", lambda: fake_table.rows_there(self.outside, spans)
         )
         return counted

@@ -24,8 +24,8 @@ class WorldContract(LedgerContract, TableContract, OffsetsContract, RunKeyContra
         seen = stage.world().observe()
         assert set(seen.readable) == set(stage.logs)
         assert all(
-            seen.readable[log] == PartitionOffsets(0, size)
-            for log, size in zip(stage.logs[:2], SIZES, strict=False)
+            seen.readable[partition] == PartitionOffsets(0, size)
+            for partition, size in zip(stage.logs[:2], SIZES, strict=False)
         )
         assert (
             seen.ledger,

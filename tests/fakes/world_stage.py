@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, TopicPartition
 from etl.model.plans import (
     CommitResult,
     Loss,
@@ -33,7 +33,7 @@ class Stage(Protocol):
     """One ZooKeeper, three partitions and a path for a table, real or not; without any plan."""
 
     @property
-    def logs(self) -> tuple[BrokerPartition, ...]:
+    def logs(self) -> tuple[TopicPartition, ...]:
         """Three partitions of one topic with the sizes of `SIZES`."""
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> Services:
@@ -41,7 +41,7 @@ class Stage(Protocol):
         bounds and key in addition to the conf.
         """
 
-    def rows(self) -> list[tuple[BrokerPartition, int]]:
+    def rows(self) -> list[tuple[TopicPartition, int]]:
         """Log and offset of each row of the table, in order."""
 
     def losses(self) -> list[Loss]:
@@ -56,13 +56,13 @@ class Stage(Protocol):
     def forget(self, number: int | None = None) -> None:
         """Delete this plan and its result from ZooKeeper; without a number the whole pipeline."""
 
-    def move_offset(self, log: BrokerPartition, offset: int) -> None:
+    def move_offset(self, partition: TopicPartition, offset: int) -> None:
         """Another client writes an offset."""
 
-    def own(self, log: BrokerPartition) -> None:
+    def own(self, partition: TopicPartition) -> None:
         """Another consumer of the group, `GROUP_OWNER`, becomes the owner."""
 
-    def expire(self, log: BrokerPartition, until: int) -> None:
+    def expire(self, partition: TopicPartition, until: int) -> None:
         """Retention deletes the records before `until`."""
 
     def replace_table(self) -> None:
@@ -72,12 +72,17 @@ class Stage(Protocol):
         """The table's log loses the commits' metadata; the rows stay."""
 
 
-def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+def plan_for(world: Services, until: Mapping[TopicPartition, int], **changes: Any) -> Plan:
     """The next plan, up to these offsets, of a driver that observes now. It is not stored."""
     seen = world.observe()
     newest, table = seen.ledger.newest, seen.table
-    positions = {**(newest.loaded_until if newest else {log: 0 for log in until}), **until}
-    starts = {log: newest.loaded_until.get(log, 0) if newest else 0 for log in until}
+    positions = {
+        **(newest.loaded_until if newest else {partition: 0 for partition in until}),
+        **until,
+    }
+    starts = {
+        partition: newest.loaded_until.get(partition, 0) if newest else 0 for partition in until
+    }
     plan = plain_plan(
         number=newest.number + 1 if newest else 1,
         origin=PlanOrigin(
@@ -90,11 +95,13 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
         shape="shape",
         loaded_until=positions,
         ranges=tuple(
-            OffsetRange(log, starts[log], until[log], seen.leaders[log])
-            for log in sorted(until)
-            if starts[log] < until[log]
+            OffsetRange(partition, starts[partition], until[partition], seen.leaders[partition])
+            for partition in sorted(until)
+            if starts[partition] < until[partition]
         ),
-        expected_commits={log: seen.committed.get(log, NOTHING_COMMITTED) for log in positions},
+        expected_commits={
+            partition: seen.committed.get(partition, NOTHING_COMMITTED) for partition in positions
+        },
         table=TableExpectation(
             id=table.id if table else None,
             transaction_version=(table.transaction_version or 0) if table else 0,
@@ -115,7 +122,7 @@ def append(world: Services, plan: Plan) -> tuple[CommitResult | None, Table | No
     return world.append(plan, world.fetch(plan, world.observe()))
 
 
-def stored(world: Services, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+def stored(world: Services, until: Mapping[TopicPartition, int], **changes: Any) -> Plan:
     """The next plan, stored."""
     plan = plan_for(world, until, **changes)
     world.store(plan)
@@ -123,7 +130,7 @@ def stored(world: Services, until: Mapping[BrokerPartition, int], **changes: Any
 
 
 def appended(
-    world: Services, until: Mapping[BrokerPartition, int], **changes: Any
+    world: Services, until: Mapping[TopicPartition, int], **changes: Any
 ) -> tuple[Plan, CommitResult]:
     """The next plan in the ledger and in the table; no record of it, and no offset moved."""
     plan = stored(world, until, **changes)
@@ -132,7 +139,7 @@ def appended(
     return plan, applied
 
 
-def loaded(world: Services, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+def loaded(world: Services, until: Mapping[TopicPartition, int], **changes: Any) -> Plan:
     """The next plan, as a quiet run leaves it."""
     plan, applied = appended(world, until, **changes)
     world.record(plan, applied)

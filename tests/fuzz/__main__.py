@@ -122,9 +122,9 @@ def _search(name: str, seconds: float) -> Search:
 def _one_process(name: str, folder: Path, seconds: int) -> tuple[int | None, str]:
     """The end of a search, and libFuzzer's output."""
     (folder / "found").mkdir(parents=True, exist_ok=True)
-    log = folder / "log"
+    partition = folder / "log"
     process = multiprocessing.get_context("fork").Process(
-        target=_child, args=(name, folder, seconds, log)
+        target=_child, args=(name, folder, seconds, partition)
     )
     process.start()
     process.join(seconds + ENDING_S)
@@ -132,9 +132,9 @@ def _one_process(name: str, folder: Path, seconds: int) -> tuple[int | None, str
         process.kill()
         process.join()
         (folder / "found" / f"stuck-{int(time.time())}.txt").write_text(
-            f"{name} did not end in time; see {log}\n"
+            f"{name} did not end in time; see {partition}\n"
         )
-    return process.exitcode, log.read_text("utf-8", "replace")
+    return process.exitcode, partition.read_text("utf-8", "replace")
 
 
 def _child(name: str, folder: Path, seconds: int, log: Path) -> None:

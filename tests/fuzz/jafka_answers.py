@@ -7,19 +7,19 @@ from typing import Any
 from etl.kafka.broker_type_interface import Request
 from etl.kafka.jafka_broker_type import JafkaProtocol
 from etl.kafka.request_values import EARLIEST, LATEST, Fetch, FetchTarget
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from tests.fakes.jafka import entry
 from tests.fuzz import records
 
 _DIALECT = JafkaProtocol("b:9092")
-_LOGS = [BrokerPartition("clicks", number, 3) for number in range(3)]
+_LOGS = [TopicPartition("clicks", number, 3) for number in range(3)]
 _HELLO = entry(b"hello")
 
 
-def _fetch(logs: int) -> Request[Any]:
+def _fetch(partitions: int) -> Request[Any]:
     return _DIALECT.fetch(
         Fetch(
-            tuple(FetchTarget(log, 0, 100) for log in _LOGS[:logs]),
+            tuple(FetchTarget(partition, 0, 100) for partition in _LOGS[:partitions]),
             Isolation.READ_COMMITTED,
             1 << 20,
             0,

@@ -42,14 +42,14 @@ from etl.kafka.kafka_python_messages import (
 from etl.kafka.request_values import FetchTarget, Subscription
 from etl.kafka.versions import Api
 from etl.ledger import plan_document
-from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
+from etl.model.partitions import Broker, Committed, Leader, TopicPartition
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, PlanKind, RangeResult
 from etl.model.snapshot import Acknowledgement, Interval, LoadedIntervals
 from tests.builders import changed, plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, inside
 
-LOG, OTHER = BrokerPartition("clicks", 3), BrokerPartition("clicks", 4)
+LOG, OTHER = TopicPartition("clicks", 3), TopicPartition("clicks", 4)
 PRODUCER = 4000
 
 
@@ -392,15 +392,13 @@ SUBSCRIPTIONS = tuple(
     render_subscription(answer)
     for answer in (
         Subscription(("a", "b")),
-        Subscription(
-            ("a",), frozenset({BrokerPartition("a", 0), BrokerPartition("a", 1)}), 6, b"x"
-        ),
+        Subscription(("a",), frozenset({TopicPartition("a", 0), TopicPartition("a", 1)}), 6, b"x"),
     )
 )
 ASSIGNMENTS = tuple(
     map(
         render_assignment,
-        ((), (BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 3))),
+        ((), (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 3))),
     )
 )
 
@@ -503,7 +501,7 @@ def _of_transactions(api: Api) -> Any:
 
 
 FETCHED = FetchTarget(
-    BrokerPartition("clicks", 3), 0, 1 << 20, topic_id="00000000-0000-0000-0000-0000000000c1"
+    TopicPartition("clicks", 3), 0, 1 << 20, topic_id="00000000-0000-0000-0000-0000000000c1"
 )
 
 
@@ -701,7 +699,7 @@ START = plan_document.with_id(
         ranges=(),
         losses=replace(PLAN.losses, lost=()),
         log_starts={},
-        pending_starts={BrokerPartition("clicks", 9): 5},
+        pending_starts={TopicPartition("clicks", 9): 5},
     )
 )
 APPLIED = CommitResult(

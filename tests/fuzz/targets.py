@@ -64,7 +64,7 @@ from etl.model.partitions import (
     BrokerFamily,
     parse_interval,
     parse_intervals,
-    parse_log,
+    parse_partition,
     parse_partition_key,
 )
 from etl.model.security import Security, SecurityProtocol
@@ -248,8 +248,8 @@ def _physical_broker(content: bytes) -> None:
 
 
 def _partition_key(content: bytes) -> object:
-    log = parse_partition_key("clicks", _text(content))
-    return log and log.key
+    partition = parse_partition_key("clicks", _text(content))
+    return partition and partition.key
 
 
 def _registration(content: bytes) -> None:
@@ -559,7 +559,7 @@ TARGETS: tuple[Target, ...] = (
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
     Target(
         "offset",
-        lambda c: parse_offset(c, path="/p", log=LOG),
+        lambda c: parse_offset(c, path="/p", partition=LOG),
         (b"0", b"9223372036854775807"),
         (errors.BadOffset,),
     ),
@@ -765,7 +765,12 @@ TARGETS: tuple[Target, ...] = (
         is_json=True,
     ),
     Target("marked-error", _unmark, _MARKED),
-    Target("log-name", lambda content: parse_log(_text(content)), (b"clicks:3", b"clicks:1-0"), ()),
+    Target(
+        "log-name",
+        lambda content: parse_partition(_text(content)),
+        (b"clicks:3", b"clicks:1-0"),
+        (),
+    ),
     Target(
         "stretch",
         lambda content: parse_interval(_text(content)),

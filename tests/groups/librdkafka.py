@@ -54,7 +54,8 @@ class _Member(threading.Thread):
             ends[one.topic() or "", one.partition() or 0] = (one.offset() or 0) + 1
         try:
             reported = self._consumer.commit(
-                offsets=[TopicPartition(*log, end) for log, end in ends.items()], asynchronous=False
+                offsets=[TopicPartition(*partition, end) for partition, end in ends.items()],
+                asynchronous=False,
             )
         except KafkaException:
             return  # the group divides its logs anew; what stays ours is with the next time
@@ -66,9 +67,9 @@ class _Member(threading.Thread):
         ]
         self._uncommitted = [one for one in self._uncommitted if one not in done]
 
-    def _revoked(self, _: Consumer, logs: list[TopicPartition]) -> None:
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit()
-        gone = {(log.topic, log.partition) for log in logs}
+        gone = {(partition.topic, partition.partition) for partition in partitions}
         self._uncommitted = [
             one for one in self._uncommitted if (one.topic(), one.partition()) not in gone
         ]

@@ -29,7 +29,7 @@ def main(port: str, group: str, topic: str, protocol: str, instance: str) -> Non
     member = CoordinatedMember([(HOST, int(port))], terms, protocol=GroupProtocol(protocol))
     share = member.join()
     while True:
-        print(len(share.logs), share.generation, member.statistics.lost, flush=True)
+        print(len(share.partitions), share.generation, member.statistics.lost, flush=True)
         while member.is_current:
             time.sleep(0.05)
         share = member.rejoin()

@@ -62,7 +62,7 @@ def ours(
                 member, assign(views[member] if views else group.context, strategy, member)
             )
             found[member] = sorted(
-                f"{thread} {log.topic} {log.key}" for log, thread in share.items()
+                f"{thread} {partition.topic} {partition.key}" for partition, thread in share.items()
             )
         except SettingsError:
             found[member] = [REFUSED]
@@ -129,7 +129,7 @@ def _of_one(views: Mapping[str, dict[tuple[str, str], str]], refused: Collection
 
 
 def _disagree(one: dict[tuple[str, str], str], another: dict[tuple[str, str], str]) -> bool:
-    return any(another.get(log, thread) != thread for log, thread in one.items())
+    return any(another.get(partition, thread) != thread for partition, thread in one.items())
 
 
 def _own(consumer: str, view: dict[tuple[str, str], str]) -> list[str]:
@@ -144,7 +144,9 @@ def lead(strategy: str, members: Iterable[GroupMember], partitions: dict[str, in
     """What we assign, in lines "MEMBER TOPIC PARTITION"."""
     found = assign_as_leader(strategy, list(members), partitions)
     return sorted(
-        f"{member} {log.topic} {log.partition}" for member, logs in found.items() for log in logs
+        f"{member} {partition.topic} {partition.partition}"
+        for member, topic_partitions in found.items()
+        for partition in topic_partitions
     )
 
 

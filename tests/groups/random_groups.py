@@ -18,7 +18,7 @@ from etl.ledger.registrations import (
     render_registration,
 )
 from etl.ledger.topic_filters import FilterKind, TopicFilter
-from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.model.partitions import BrokerFamily, TopicPartition
 
 GROUP = "etl-g"
 _TOPICS = (
@@ -87,16 +87,16 @@ def group_of(seed: int, dialect: BrokerFamily) -> Group:
     return Group(context_of(read, partitions), {**znodes, **_topics(partitions, dialect)})
 
 
-def _partitions(random: Random, dialect: BrokerFamily) -> dict[str, list[BrokerPartition]]:
+def _partitions(random: Random, dialect: BrokerFamily) -> dict[str, list[TopicPartition]]:
     topics = random.sample(_TOPICS[:-1], random.randint(1, 5))
     if dialect is BrokerFamily.KAFKA:
         return {
-            topic: [BrokerPartition(topic, p) for p in range(random.randint(1, 25))]
+            topic: [TopicPartition(topic, p) for p in range(random.randint(1, 25))]
             for topic in topics
         }
     return {
         topic: [
-            BrokerPartition(topic, p, broker)
+            TopicPartition(topic, p, broker)
             for broker in random.sample(range(13), random.randint(1, 4))
             for p in range(random.randint(1, 13))
         ]
@@ -119,20 +119,20 @@ def _reads(
 
 
 def _topics(
-    partitions: Mapping[str, Sequence[BrokerPartition]], dialect: BrokerFamily
+    partitions: Mapping[str, Sequence[TopicPartition]], dialect: BrokerFamily
 ) -> dict[str, bytes]:
     if dialect is BrokerFamily.KAFKA:
         return {
             f"/brokers/topics/{topic}": json.dumps(
-                {"version": 1, "partitions": {log.key: [1] for log in logs}}
+                {"version": 1, "partitions": {partition.key: [1] for partition in topic_partitions}}
             ).encode()
-            for topic, logs in partitions.items()
+            for topic, topic_partitions in partitions.items()
         }
     found = {f"/brokers/topics/{topic}": b"" for topic in partitions}
-    for topic, logs in partitions.items():
-        for broker in {log.broker_id for log in logs}:
+    for topic, topic_partitions in partitions.items():
+        for broker in {partition.broker_id for partition in topic_partitions}:
             found[f"/brokers/topics/{topic}/{broker}"] = str(
-                sum(log.broker_id == broker for log in logs)
+                sum(partition.broker_id == broker for partition in topic_partitions)
             ).encode()
     return found
 

@@ -13,7 +13,7 @@ from etl.io.zookeeper.owners import GroupMembers
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.ledger.znode_paths import GroupPaths
-from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.model.partitions import BrokerFamily, TopicPartition
 from etl.testkit.server_process import wait_until
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.groups.kinds import OLD
@@ -51,11 +51,11 @@ def dialect_of(stage: JafkaStage | KafkaStage) -> BrokerFamily:
     return BrokerFamily.JAFKA if isinstance(stage, JafkaStage) else BrokerFamily.KAFKA
 
 
-def log_of(stage: JafkaStage | KafkaStage, topic: str, number: int) -> BrokerPartition:
+def log_of(stage: JafkaStage | KafkaStage, topic: str, number: int) -> TopicPartition:
     """As the group divides them: by the texts of their names."""
     if isinstance(stage, JafkaStage):
-        return BrokerPartition(topic, number % 2, number // 2)
-    return BrokerPartition(topic, number)
+        return TopicPartition(topic, number % 2, number // 2)
+    return TopicPartition(topic, number)
 
 
 @pytest.mark.parametrize("point", ["claimed", "leaving"])
@@ -91,12 +91,14 @@ def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_no_partition_witho
     """Of three members `zz` owns a part of our assignment, and never releases it."""
     shared = make(others={"tries": FEW}, join_timeout_s=3)
     shared.enter("a")
-    group, log = shared.pipeline.group, log_of(stage, shared.pipeline.topic, HALF)
+    group, partition = shared.pipeline.group, log_of(stage, shared.pipeline.topic, HALF)
     with registered(shared, dialect_of(stage), "zz") as rival:
-        assert wait_until(lambda: rival.read(GroupPaths(group).owner(log)) is None, WITHIN_S), (
-            "it is to be another's"
+        assert wait_until(
+            lambda: rival.read(GroupPaths(group).owner(partition)) is None, WITHIN_S
+        ), "it is to be another's"
+        rival.client.create(
+            GroupPaths(group).owner(partition), f"{group}_zz-0".encode(), ephemeral=True
         )
-        rival.client.create(GroupPaths(group).owner(log), f"{group}_zz-0".encode(), ephemeral=True)
         result = shared.pipeline.run()
         assert result.code == 4 and "did not settle within 3 s" in result.err, result.err
         assert sorted(GroupMembers(rival, group).read()) == [f"{group}_a", f"{group}_zz"]

@@ -39,7 +39,7 @@ def main(connect: str, group: str, topic: str, dialect: str, stop_at: str) -> No
         rebalance: Any = member._rebalance
         before(rebalance._do, "claim", lambda: at("registered"))
         share = member.join()
-        at("claimed", ",".join(sorted(log.key for log in share.logs)))
+        at("claimed", ",".join(sorted(partition.key for partition in share.partitions)))
         member.follow()
         sys.stdin.readline()
         members = rebalance._members

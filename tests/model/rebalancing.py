@@ -103,7 +103,9 @@ def given(ids: frozenset[int], who: int) -> frozenset[int]:
     """The range strategy for one thread each."""
     members = sorted(ids)
     return frozenset(
-        log for log in LOGS if members and members[log * len(members) // len(LOGS)] == who
+        partition
+        for partition in LOGS
+        if members and members[partition * len(members) // len(LOGS)] == who
     )
 
 
@@ -142,8 +144,11 @@ def _without(owners: Owners, i: int) -> Owners:
     return tuple(None if owner == i else owner for owner in owners)
 
 
-def _with(owners: Owners, logs: frozenset[int], i: int) -> Owners:
-    return tuple(i if log in logs else owner for log, owner in zip(LOGS, owners, strict=True))
+def _with(owners: Owners, partitions: frozenset[int], i: int) -> Owners:
+    return tuple(
+        i if partition in partitions else owner
+        for partition, owner in zip(LOGS, owners, strict=True)
+    )
 
 
 def _called(s: State) -> State:
@@ -179,7 +184,7 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
             _put(_called(clean), i, who._replace(does=does, standing=after, is_dead=False)),
         )
     elif who.does is MemberAction.LOOK:
-        owns = all(s.owners[log] == i for log in who.share)
+        owns = all(s.owners[partition] == i for partition in who.share)
         after, does = group_assignment.after_observation(standing, s.ids, owns_its_share=owns)
         seen = who._replace(
             does=does,
@@ -205,7 +210,7 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
                 ),
             )
     elif who.does is MemberAction.CLAIM:
-        free = frozenset(log for log in who.share if s.owners[log] in (None, i))
+        free = frozenset(partition for partition in who.share if s.owners[partition] in (None, i))
         if free == who.share:
             after, does = group_assignment.after_claim(standing, is_called=who.is_called)
             yield (
@@ -250,8 +255,8 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     elif who.is_called and standing.phase is Phase.STABLE:
         yield f"{i} hears that it is called", _put(s, i, who._replace(does=MemberAction.LOOK))
     elif s.rules.nudges and s.left.nudges and standing.phase is Phase.STABLE:
-        owned = [log for log in LOGS if s.owners[log] is not None]
-        if any(log not in owned for log in LOGS if log not in who.share):
+        owned = [partition for partition in LOGS if s.owners[partition] is not None]
+        if any(partition not in owned for partition in LOGS if partition not in who.share):
             called = _called(
                 _put(s, i, who._replace(standing=group_assignment.after_nudge(standing)))
             )
@@ -268,7 +273,7 @@ def _old(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
             _put(s, i, who._replace(does=Old.CLAIM, share=given(s.ids, i))),
         )
     elif who.does is Old.CLAIM:
-        free = frozenset(log for log in who.share if s.owners[log] is None)
+        free = frozenset(partition for partition in who.share if s.owners[partition] is None)
         claimed = s._replace(owners=_with(s.owners, free, i))
         if free == who.share:
             after = who._replace(does=Old.REST, tries=0)
@@ -293,7 +298,7 @@ def _old(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
 
 def _claimer(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     if who.does is Holding.CLAIM:
-        free = frozenset(log for log in LOGS if s.owners[log] is None)
+        free = frozenset(partition for partition in LOGS if s.owners[partition] is None)
         yield (
             f"{i} claims {set(free)}",
             _put(
@@ -319,7 +324,7 @@ def broken_law(s: State) -> str | None:
             and who.does is not None
             and who.does is not MemberAction.LEAVE
         ):
-            if missing := [log for log in who.share if s.owners[log] != i]:
+            if missing := [partition for partition in who.share if s.owners[partition] != i]:
                 return f"{i} believes that {missing} are its own, and their owners are {s.owners}"
     return None
 
@@ -343,7 +348,8 @@ def after_quiet(s: State) -> State:
 def is_settled(s: State) -> bool:
     """Whether each log has the owner that the group gives it, or none where the group is empty."""
     return all(
-        s.owners[log] == next((i for i in s.ids if log in given(s.ids, i)), None) for log in LOGS
+        s.owners[partition] == next((i for i in s.ids if partition in given(s.ids, i)), None)
+        for partition in LOGS
     )
 
 

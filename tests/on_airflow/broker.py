@@ -77,12 +77,14 @@ class Broker:
     def records(self, name: str) -> list[list[Any]]:
         """All of the topic."""
         consumer = KafkaConsumer(bootstrap_servers=self.cluster.bootstrap, enable_auto_commit=False)
-        logs = [TopicPartition(name, number) for number in consumer.partitions_for_topic(name)]
-        ends = consumer.end_offsets(logs)
-        consumer.assign(logs)
-        consumer.seek_to_beginning(*logs)
+        partitions = [
+            TopicPartition(name, number) for number in consumer.partitions_for_topic(name)
+        ]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
         found: list[list[Any]] = []
-        while any(consumer.position(log) < ends[log] for log in logs):
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
             for records in consumer.poll(1000).values():
                 found += [
                     [record.partition, record.offset, record.value.decode()] for record in records

@@ -35,7 +35,6 @@ from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMe
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     EpochEnd,
     KafkaGroup,
     Leader,
@@ -43,6 +42,7 @@ from etl.model.partitions import (
     OpenTransaction,
     PartitionOffsets,
     Retention,
+    TopicPartition,
     UnverifiedOffset,
 )
 from etl.model.plans import OffsetRange, Plan, RangeResult, Request
@@ -57,7 +57,7 @@ CLUSTER_ID = "memory"
 PLANS_KEPT = 4
 """Few, so that plans are folded into coverage while drivers die."""
 _SCHEMA = arrow_schema()
-_places: dict[str, dict[BrokerPartition, MemoryLog]] = {}
+_places: dict[str, dict[TopicPartition, MemoryLog]] = {}
 """The logs that a bootstrap host stands for."""
 alive: set[str] = set()
 """Run ids of drivers with a live process, paused or not."""
@@ -76,9 +76,9 @@ class MemoryLog:
         return [offset for offset in range(start, until) if offset not in self.holes]
 
 
-def value_of(log: BrokerPartition, offset: int) -> bytes:
+def value_of(partition: TopicPartition, offset: int) -> bytes:
     """What the record holds."""
-    return f"{log.topic}-{log.partition}-{offset}".encode()
+    return f"{partition.topic}-{partition.partition}-{offset}".encode()
 
 
 class MemoryCluster:
@@ -95,7 +95,13 @@ class MemoryCluster:
 
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
         """See `io.brokers.cluster_requests.Cluster`."""
-        names = sorted({log.topic for log in self._logs if topics is None or log.topic in topics})
+        names = sorted(
+            {
+                partition.topic
+                for partition in self._logs
+                if topics is None or partition.topic in topics
+            }
+        )
         found = {
             name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name))
             for name in names
@@ -105,15 +111,19 @@ class MemoryCluster:
     def describe_when_known(self, topics: Collection[str] | None, **_: Any) -> ClusterMetadata:
         return self.describe(topics)
 
-    def extents(self, logs: Collection[BrokerPartition], **_: Any) -> OffsetsAndLeaders:
+    def extents(self, partitions: Collection[TopicPartition], **_: Any) -> OffsetsAndLeaders:
         """See `io.brokers.cluster_requests.Cluster`."""
 
         def ask() -> OffsetsAndLeaders:
             found = {
-                log: PartitionOffsets(self._logs[log].log_start, self._logs[log].end)
-                for log in logs
+                partition: PartitionOffsets(
+                    self._logs[partition].log_start, self._logs[partition].end
+                )
+                for partition in partitions
             }
-            return OffsetsAndLeaders(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
+            return OffsetsAndLeaders(
+                found, {partition: Leader(BROKER, 0) for partition in partitions}, frozenset()
+            )
 
         return through("list offsets", ask)
 
@@ -122,27 +132,27 @@ class MemoryCluster:
         return {}
 
     def retained_from(
-        self, found: OffsetsAndLeaders, since_ms: Mapping[BrokerPartition, int], **_: Any
-    ) -> dict[BrokerPartition, int]:
+        self, found: OffsetsAndLeaders, since_ms: Mapping[TopicPartition, int], **_: Any
+    ) -> dict[TopicPartition, int]:
         """See `io.brokers.cluster_requests.Cluster`."""
         return {}
 
     def looked_at(
         self,
         doubted: Collection[UnverifiedOffset],
-        leaders: Mapping[BrokerPartition, Leader],
-    ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
+        leaders: Mapping[TopicPartition, Leader],
+    ) -> dict[TopicPartition, tuple[LookedAt, ...]]:
         """An offset of these logs is a record's: there is none to doubt."""
         assert not doubted
         return {}
 
     def epoch_ends(
-        self, epochs: Mapping[BrokerPartition, int], **_: Any
-    ) -> dict[BrokerPartition, EpochEnd]:
+        self, epochs: Mapping[TopicPartition, int], **_: Any
+    ) -> dict[TopicPartition, EpochEnd]:
         """These brokers have no epochs."""
         return {}
 
-    def open_transactions(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, OpenTransaction]:
+    def open_transactions(self, found: OffsetsAndLeaders) -> dict[TopicPartition, OpenTransaction]:
         """There is none."""
         return {}
 
@@ -150,15 +160,15 @@ class MemoryCluster:
         """It has no members."""
         return KafkaGroup()
 
-    def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
+    def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[TopicPartition, float]:
         """See `io.brokers.cluster_requests.Cluster`."""
         return dict.fromkeys(found.extents, 100.0)
 
     def _partitions(self, topic: str) -> tuple[PartitionMetadata, ...]:
         return tuple(
-            PartitionMetadata(log, None, Leader(BROKER, 0))
-            for log in sorted(self._logs)
-            if log.topic == topic
+            PartitionMetadata(partition, None, Leader(BROKER, 0))
+            for partition in sorted(self._logs)
+            if partition.topic == topic
         )
 
 
@@ -168,9 +178,9 @@ class Rows:
     last_came = None
 
     def __init__(
-        self, logs: Mapping[BrokerPartition, MemoryLog], ranges: Sequence[OffsetRange]
+        self, partitions: Mapping[TopicPartition, MemoryLog], ranges: Sequence[OffsetRange]
     ) -> None:
-        self._logs, self._ranges = logs, ranges
+        self._logs, self._ranges = partitions, ranges
         self._receipts: list[RangeResult] = []
 
     @property
@@ -187,11 +197,11 @@ class Rows:
         columns: dict[str, list[Any]] = {"topic": [], "partition": [], "offset": [], "value": []}
         for r in self._ranges:
             found = through("fetch", lambda r=r: self._fetch(r))  # type: ignore[misc]
-            columns["topic"] += [r.log.topic] * len(found)
-            columns["partition"] += [r.log.partition] * len(found)
+            columns["topic"] += [r.partition.topic] * len(found)
+            columns["partition"] += [r.partition.partition] * len(found)
             columns["offset"] += found
-            columns["value"] += [value_of(r.log, offset) for offset in found]
-            fetched_bytes = sum(len(value_of(r.log, offset)) for offset in found)
+            columns["value"] += [value_of(r.partition, offset) for offset in found]
+            fetched_bytes = sum(len(value_of(r.partition, offset)) for offset in found)
             self._receipts.append(
                 RangeResult(
                     len(found),
@@ -211,16 +221,16 @@ class Rows:
         )
 
     def _fetch(self, r: OffsetRange) -> list[int]:
-        log = self._logs[r.log]
-        if r.from_offset < log.log_start:
+        partition = self._logs[r.partition]
+        if r.from_offset < partition.log_start:
             raise ExpiredOffsets(
                 "the range's start has expired",
-                topic=r.log.topic,
-                partition=r.log.partition,
+                topic=r.partition.topic,
+                partition=r.partition.partition,
                 offset=r.from_offset,
             )
-        assert r.until_offset <= log.end, "a plan reaches beyond the log"
-        return log.records(r.from_offset, r.until_offset)
+        assert r.until_offset <= partition.end, "a plan reaches beyond the log"
+        return partition.records(r.from_offset, r.until_offset)
 
 
 class MemoryWorld(live_services.LiveServices):
@@ -279,9 +289,9 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]:
+def serving(host: str, partitions: dict[TopicPartition, MemoryLog]) -> Iterator[None]:
     """Inside, a bootstrap server of that name has these logs."""
-    _places[host] = logs
+    _places[host] = partitions
     try:
         yield
     finally:

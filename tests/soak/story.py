@@ -24,7 +24,7 @@ from kazoo.protocol.states import KazooState
 
 from etl.errors import EtlError
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
@@ -130,7 +130,7 @@ class Story:
         """
         self._copy: Znodes = ()
         self.logs = {
-            BrokerPartition("clicks", p): MemoryLog()
+            TopicPartition("clicks", p): MemoryLog()
             for p in range(self.random.choice((1, 2, 3, 5)))
         }
         self.settings = self._settings(connect)
@@ -194,12 +194,14 @@ class Story:
         return Fate(self.random.choice(_DEEDS), self.random.randrange(_MOMENTS_OF_A_RUN))
 
     def _produce(self, least: int = 0) -> None:
-        for log in self.logs.values():
+        for partition in self.logs.values():
             count = self.random.randrange(least, 9)
-            log.holes.update(
-                offset for offset in range(log.end, log.end + count) if self.random.random() < 0.15
+            partition.holes.update(
+                offset
+                for offset in range(partition.end, partition.end + count)
+                if self.random.random() < 0.15
             )
-            log.end += count
+            partition.end += count
 
     def _forget(self) -> None:
         """Retention deletes the oldest records of a log: not before a first plan is in the table,
@@ -317,17 +319,22 @@ class Story:
         doubles = [one for one, count in [*rows.items(), *lost.items()] if count > 1]
         if doubles:
             raise Broken(f"{len(doubles)} rows or losses are double, the first: {doubles[0]}")
-        for log, there in self.logs.items():
+        for partition, there in self.logs.items():
             found = {
                 offset
                 for topic, p, offset, value in rows
-                if (topic, p) == (log.topic, log.partition)
+                if (topic, p) == (partition.topic, partition.partition)
             }
-            gone = {offset for topic, p, offset in lost if (topic, p) == (log.topic, log.partition)}
+            gone = {
+                offset
+                for topic, p, offset in lost
+                if (topic, p) == (partition.topic, partition.partition)
+            }
             wrong = [
                 row
                 for row in rows
-                if row[:2] == (log.topic, log.partition) and row[3] != value_of(log, row[2])
+                if row[:2] == (partition.topic, partition.partition)
+                and row[3] != value_of(partition, row[2])
             ]
             wrong += sorted(found - set(there.records(0, there.end)))
             until = there.end if whole else max(found, default=-1) + 1
@@ -336,7 +343,7 @@ class Story:
                 missing -= set(range(there.log_start))
             if wrong or missing or found & gone:
                 raise Broken(
-                    f"{log}: missing {sorted(missing)[:9]}, wrong {wrong[:3]}, lost and "
+                    f"{partition}: missing {sorted(missing)[:9]}, wrong {wrong[:3]}, lost and "
                     f"there {sorted(found & gone)[:9]}"
                 )
         self.tally.counts["checks"] += 1

@@ -9,14 +9,14 @@ import pytest
 
 from etl.ledger.plan_document import with_id
 from etl.model.columns import spark_schema
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from tests.builders import plain_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def make_plan() -> Callable[..., Plan]:
     ) -> Plan:
         if ranges is None:
             ranges = (OffsetRange(LOG, number * 10 - 10, number * 10),)
-        positions = {r.log: r.until_offset for r in ranges} or {LOG: number * 10}
+        positions = {r.partition: r.until_offset for r in ranges} or {LOG: number * 10}
         return with_id(
             plain_plan(
                 number,
@@ -63,8 +63,8 @@ def rows_of(spark: SparkSession) -> Callable[[Plan], DataFrame]:
             spark.range(r.from_offset, r.until_offset, numPartitions=1).selectExpr(
                 "cast(null as binary) key",
                 "cast('v' as binary) value",
-                f"'{r.log.topic}' topic",
-                f"{r.log.partition} partition",
+                f"'{r.partition.topic}' topic",
+                f"{r.partition.partition} partition",
                 "id offset",
                 "timestamp_seconds(id) timestamp",
                 "0 timestampType",

@@ -10,11 +10,11 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from etl.audit.compare_rows import AuditedLog, Expected, LogFindings, audit
+from etl.audit.compare_rows import AuditedPartition, Expected, PartitionFindings, audit
 from etl.errors import FileLost, SettingsError, TableUnreachable
 from etl.io.delta.offsets_of_rows import Scan, doubled_offsets
 from etl.io.delta.recover_results import Recount, recount, recount_commit
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Interval
 from tests.spark.appending import append_rows
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APP = "app"
-CLICKS, VIEWS = BrokerPartition("clicks", 0), BrokerPartition("views", 3)
+CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 3)
 RANGES = (
     OffsetRange(CLICKS, 0, 70_000),
     OffsetRange(VIEWS, 1_000_000, 1_000_010),
@@ -71,12 +71,16 @@ RECEIPTS = (
 )
 
 
-def find(spark: SparkSession, path: str) -> dict[BrokerPartition, LogFindings]:
+def find(spark: SparkSession, path: str) -> dict[TopicPartition, PartitionFindings]:
     expected = {
-        AuditedLog(CLICKS): Expected(((RANGES[0], RECEIPTS[0]),), (Interval(70_000, 70_020, 20),)),
-        AuditedLog(VIEWS): Expected(((RANGES[1], RECEIPTS[1]),)),
+        AuditedPartition(CLICKS): Expected(
+            ((RANGES[0], RECEIPTS[0]),), (Interval(70_000, 70_020, 20),)
+        ),
+        AuditedPartition(VIEWS): Expected(((RANGES[1], RECEIPTS[1]),)),
     }
-    return {found.audited.log: found for found in audit(expected, Scan(spark, path).buckets())}
+    return {
+        found.audited.partition: found for found in audit(expected, Scan(spark, path).buckets())
+    }
 
 
 def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_found_where_it_is(
@@ -105,7 +109,7 @@ def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_f
         0,
     )
     (bucket,) = found[VIEWS].double_places
-    assert doubled_offsets(spark, path, AuditedLog(VIEWS), bucket) == [
+    assert doubled_offsets(spark, path, AuditedPartition(VIEWS), bucket) == [
         (1_000_008, 2),
         (1_000_009, 3),
     ]
@@ -118,7 +122,7 @@ def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(
 ) -> None:
     for column in ("incarnation", "offset"):
         filled.where("topic = 'views'").drop(column).write.format("delta").save(f"{path}-{column}")
-    assert [a for a, _ in Scan(spark, f"{path}-incarnation").buckets()] == [AuditedLog(VIEWS)]
+    assert [a for a, _ in Scan(spark, f"{path}-incarnation").buckets()] == [AuditedPartition(VIEWS)]
     with pytest.raises(SettingsError, match="no column offset"):
         list(Scan(spark, f"{path}-offset").buckets())
 
@@ -138,12 +142,12 @@ def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(
     write_deltalake(path, rows_of_others([*strange, ("clicks", 0, 2**63 - 2), ("clicks", 0, 0)]))
     scan = Scan(spark, path)
     assert [(audited, bucket.number, bucket.rows) for audited, bucket in scan.buckets()] == [
-        (AuditedLog(CLICKS), 0, 1),
-        (AuditedLog(CLICKS), 2**48 - 1, 1),
+        (AuditedPartition(CLICKS), 0, 1),
+        (AuditedPartition(CLICKS), 2**48 - 1, 1),
     ]
-    assert scan.rows_of_no_log == len(strange)
-    assert {tuple(one.values()) for one in scan.first_of_no_log()} <= set(strange) and len(
-        scan.first_of_no_log()
+    assert scan.rows_without_partition == len(strange)
+    assert {tuple(one.values()) for one in scan.first_without_partition()} <= set(strange) and len(
+        scan.first_without_partition()
     ) == 3
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
+from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
@@ -21,7 +22,7 @@ from etl.errors import EtlError, NeedsDecision
 from etl.io.delta.loaded_plans import Result
 from etl.io.delta.table_shape import with_event_date_field
 from etl.model.columns import arrow_schema, raw_columns, spark_schema
-from etl.model.partitions import Broker, BrokerPartition, Cleanup, Fingerprint, Isolation, Leader
+from etl.model.partitions import Broker, Cleanup, Fingerprint, Isolation, Leader, TopicPartition
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.reader.batch_transform import load_arrow_transform
 from etl.reader.fetch_options import FetchOptions
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from etl.testkit.cluster import EmbeddedCluster
 
-CLICKS = BrokerPartition("clicks", 2)
+CLICKS = TopicPartition("clicks", 2)
 
 
 def planned(
@@ -90,7 +91,7 @@ def read(
 
 
 def test_each_task_has_its_ranges_in_its_own_order_and_what_concerns_them_alone() -> None:
-    views, tail = BrokerPartition("views", 0, 3), Fingerprint(40, 12, "0a1b")
+    views, tail = TopicPartition("views", 0, 3), Fingerprint(40, 12, "0a1b")
     leader = Leader(Broker(1, "h", 9092), 7)
     ranges = [
         OffsetRange(CLICKS, 5, 9, leader),
@@ -289,7 +290,7 @@ def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_l
     _produce(cluster, name, 20)
     assert counts() == [20, 20, 20]
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.delete_records({TopicPartition(name, 0): 15})
+        admin.delete_records({KafkaTopicPartition(name, 0): 15})
     assert counts() == [5, 5, 5]
     assert sorted(row.offset for row in frame.collect()) == list(range(15, 20))
     assert frame.where("offset > 17").count() == 2
@@ -313,7 +314,7 @@ def _led(cluster: EmbeddedCluster, topic: str, *bounds: tuple[int, int, int]) ->
     host, _, port = cluster.bootstrap.partition(":")
     leader = Leader(Broker(0, host, int(port)))
     return [
-        OffsetRange(BrokerPartition(topic, p), start, until, leader) for p, start, until in bounds
+        OffsetRange(TopicPartition(topic, p), start, until, leader) for p, start, until in bounds
     ]
 
 
@@ -416,7 +417,7 @@ def test_a_retried_task_looks_up_the_leader(
     spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     gone = Leader(Broker(9, "127.0.0.1", 1))
-    ranges = [OffsetRange(BrokerPartition(filled, 0), 0, 40, gone)]
+    ranges = [OffsetRange(TopicPartition(filled, 0), 0, 40, gone)]
     frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
     assert frame.count() == 40
     found = received.receipts[0]
@@ -465,7 +466,7 @@ def test_settings_of_the_session_change_no_row(
     expected = DeltaTable.create(str(tmp_path / "like"), columns, partition_by=["event_date"])
     with FakeBroker() as broker:
         broker.append("clicks", 0, encode(Batch(0, records)))
-        plan = make_plan(1, ranges=(OffsetRange(BrokerPartition("clicks", 0), 0, 2),))
+        plan = make_plan(1, ranges=(OffsetRange(TopicPartition("clicks", 0), 0, 2),))
         spark.conf.set(key, value)
         try:
             rows, _ = read(spark, f"127.0.0.1:{broker.port}", plan.ranges, [[0]])

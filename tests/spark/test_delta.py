@@ -22,12 +22,12 @@ from etl.io.delta.loaded_plans import Outcome, Result, read_back
 from etl.io.delta.recover_results import rows_in_null_partition
 from etl.io.delta.table_shape import WRITTEN_BY_ARROW, check_shape, features_of
 from etl.model.columns import arrow_schema, spark_schema
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from tests.spark.appending import ARROW, SPARK, WRITERS, append_nothing, append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ import pyarrow
 import pytest
 from deltalake import write_deltalake
 
-from etl.audit.compare_rows import AuditedLog, EntryInterval, Expected, LogFindings
+from etl.audit.compare_rows import AuditedPartition, EntryInterval, Expected, PartitionFindings
 from etl.errors import SettingsError
 from etl.io.delta.offsets_of_rows import EntryScan, rows_in_intervals
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.snapshot import Interval
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
+ONE, TWO = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
 """The same partition of a topic on two brokers."""
 Key = tuple[str | None, int | None, int | None, int | None, int | None]
 """Topic, broker, partition, entry and index."""
@@ -48,8 +48,11 @@ def rows_of(keys: Sequence[Key], epochs: Sequence[int | None] | None = None) -> 
     )
 
 
-def of(log: BrokerPartition, messages: Sequence[tuple[int, int]]) -> list[Key]:
-    return [(log.topic, log.broker_id, log.partition, entry, index) for entry, index in messages]
+def of(partition: TopicPartition, messages: Sequence[tuple[int, int]]) -> list[Key]:
+    return [
+        (partition.topic, partition.broker_id, partition.partition, entry, index)
+        for entry, index in messages
+    ]
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def path(tmp_path: Path) -> str:
 
 
 EXPECTED = {
-    AuditedLog(ONE): Expected(
+    AuditedPartition(ONE): Expected(
         (
             (
                 OffsetRange(ONE, 3_000 * BYTES, UNTIL),
@@ -69,11 +72,15 @@ EXPECTED = {
         ),
         (Interval(0, 3_000 * BYTES, sum(entry < 3_000 * BYTES for entry, _ in MESSAGES)),),
     ),
-    AuditedLog(TWO): Expected(((OffsetRange(TWO, 0, 100), RangeResult(rows=2, fetched_bytes=9)),)),
+    AuditedPartition(TWO): Expected(
+        ((OffsetRange(TWO, 0, 100), RangeResult(rows=2, fetched_bytes=9)),)
+    ),
 }
 
 
-def find(spark: SparkSession, path: str) -> tuple[dict[AuditedLog, LogFindings], EntryScan]:
+def find(
+    spark: SparkSession, path: str
+) -> tuple[dict[AuditedPartition, PartitionFindings], EntryScan]:
     scan = EntryScan(spark, path)
     return {found.audited: found for found in scan.findings(EXPECTED)}, scan
 
@@ -84,8 +91,8 @@ def test_a_table_of_physical_logs_is_right_until_messages_are_missing_double_or_
     keys = [*of(ONE, MESSAGES), *of(TWO, [(0, 0), (50, 0)])]
     write_deltalake(path, rows_of([keys[at * 5_003 % len(keys)] for at in range(len(keys))]))
     found, scan = find(spark, path)
-    assert all(one.is_right for one in found.values()) and scan.rows_of_no_log == 0
-    assert found[AuditedLog(ONE)].found_rows == len(MESSAGES)
+    assert all(one.is_right for one in found.values()) and scan.rows_without_partition == 0
+    assert found[AuditedPartition(ONE)].found_rows == len(MESSAGES)
     write_deltalake(
         path,
         rows_of(
@@ -102,14 +109,14 @@ def test_a_table_of_physical_logs_is_right_until_messages_are_missing_double_or_
         mode="append",
     )
     found, scan = find(spark, path)
-    assert scan.rows_of_no_log == 4 and all(
+    assert scan.rows_without_partition == 4 and all(
         set(one) == {"topic", "broker_id", "partition", "offset", "message_index"}
-        for one in scan.first_of_no_log()
+        for one in scan.first_without_partition()
     )
     one, two, strange = (
-        found[AuditedLog(ONE)],
-        found[AuditedLog(TWO)],
-        found[AuditedLog(BrokerPartition("clicks", 7, 1))],
+        found[AuditedPartition(ONE)],
+        found[AuditedPartition(TWO)],
+        found[AuditedPartition(TopicPartition("clicks", 7, 1))],
     )
     assert (one.double_rows, one.double_places, one.missing, one.unexpected) == (3, (74,), 0, 0)
     assert scan.doubles(one) == [((74, 0), 2), ((74, 2), 3)] and scan.doubles(two) == []
@@ -123,14 +130,14 @@ def test_missing_messages_and_other_incarnations_of_a_log_are_distinguished(
     keys = [*of(ONE, there), *of(ONE, [(0, 0)]), *of(TWO, [(0, 0), (50, 1)])]
     write_deltalake(path, rows_of(keys, [None] * len(there) + [1, 0, 0]))
     found, _ = find(spark, path)
-    one, two = found[AuditedLog(ONE)], found[AuditedLog(TWO)]
+    one, two = found[AuditedPartition(ONE)], found[AuditedPartition(TWO)]
     assert (one.missing, one.missing_first) == (2, (74, 3_002 * BYTES))
     assert [(short.from_offset, short.missing) for short in one.short] == [
         (0, 1),
         (3_000 * BYTES, 1),
     ]
     assert (two.missing, two.entries_with_holes, two.entries_with_holes_first) == (0, 1, (50,))
-    assert found[AuditedLog(ONE, 1)].unexpected == 1
+    assert found[AuditedPartition(ONE, 1)].unexpected == 1
 
 
 def test_a_table_without_the_key_of_physical_logs_cannot_be_proven(
@@ -149,19 +156,19 @@ def test_an_empty_table_lacks_everything(spark: SparkSession, path: str) -> None
     write_deltalake(path, rows_of([]))
     found, _ = find(spark, path)
     assert {audited: one.missing for audited, one in found.items()} == {
-        AuditedLog(ONE): len(MESSAGES),
-        AuditedLog(TWO): 2,
+        AuditedPartition(ONE): len(MESSAGES),
+        AuditedPartition(TWO): 2,
     }
 
 
 def test_in_a_table_with_rows_in_read_order_no_message_is_counted_alone(
     spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = list[AuditedLog]()
+    counted = list[AuditedPartition]()
 
     def count(
-        scan: EntryScan, keys: DataFrame, edges: dict[AuditedLog, Sequence[int]]
-    ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
+        scan: EntryScan, keys: DataFrame, edges: dict[AuditedPartition, Sequence[int]]
+    ) -> Iterator[tuple[AuditedPartition, EntryInterval]]:
         counted.extend(edges)
         return iter(())
 
@@ -177,7 +184,7 @@ def test_in_a_table_with_rows_in_read_order_no_message_is_counted_alone(
     assert all(one.is_right for one in found.values()) and not counted
     write_deltalake(path, rows_of(of(TWO, [(50, 0)])), mode="append")
     find(spark, path)
-    assert counted == [AuditedLog(TWO)]
+    assert counted == [AuditedPartition(TWO)]
 
 
 def test_rows_from_before_plan_one_are_left_out_and_counted_by_log_and_life(
@@ -187,13 +194,15 @@ def test_rows_from_before_plan_one_are_left_out_and_counted_by_log_and_life(
         path,
         rows_of([*of(ONE, [(10, 0), (10, 0), (20, 0)]), *of(TWO, [(0, 0), (50, 0), (500, 0)])]),
     )
-    before = {AuditedLog(ONE): [(0, 15), (18, 30)], AuditedLog(TWO): [(400, 600)]}
+    before = {AuditedPartition(ONE): [(0, 15), (18, 30)], AuditedPartition(TWO): [(400, 600)]}
     found = list(
-        EntryScan(spark, path, before=before).findings({AuditedLog(TWO): EXPECTED[AuditedLog(TWO)]})
+        EntryScan(spark, path, before=before).findings(
+            {AuditedPartition(TWO): EXPECTED[AuditedPartition(TWO)]}
+        )
     )
-    assert [one.audited for one in found] == [AuditedLog(TWO)] and found[0].is_right
+    assert [one.audited for one in found] == [AuditedPartition(TWO)] and found[0].is_right
     assert rows_in_intervals(spark, path, None, before, physical=True) == {
-        AuditedLog(ONE): 3,
-        AuditedLog(TWO): 1,
+        AuditedPartition(ONE): 3,
+        AuditedPartition(TWO): 1,
     }
     assert rows_in_intervals(spark, path, None, {}, physical=True) == {}

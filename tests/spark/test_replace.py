@@ -19,21 +19,21 @@ from etl.io.delta.loaded_plans import Outcome, Result
 from etl.io.delta.offsets_of_rows import condition, rows_there
 from etl.io.delta.recover_results import recount
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from tests.builders import plain_plan
 from tests.spark.appending import append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"
 LOGS = [
-    BrokerPartition("clicks", 0),
-    BrokerPartition("clicks", 1),
-    BrokerPartition("other.topic", 0),
+    TopicPartition("clicks", 0),
+    TopicPartition("clicks", 1),
+    TopicPartition("other.topic", 0),
 ]
 
 
 def ranges(*bounds: tuple[int, int, int]) -> tuple[OffsetRange, ...]:
-    return tuple(OffsetRange(LOGS[log], low, high) for log, low, high in bounds)
+    return tuple(OffsetRange(LOGS[partition], low, high) for partition, low, high in bounds)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_without_a_table_nothing_is_replaced_and_none_is_made(
 
 
 def test_the_condition_names_each_life_of_each_log() -> None:
-    spans = [Span(BrokerPartition("a'b\\", 3), 5, 9, 2), Span(BrokerPartition("c", 0, 7), 0, 4)]
+    spans = [Span(TopicPartition("a'b\\", 3), 5, 9, 2), Span(TopicPartition("c", 0, 7), 0, 4)]
     assert condition(spans, ["topic", "incarnation"]) == (
         "(`topic` = 'a\\'b\\\\' AND `partition` = 3 AND `offset` >= 5 AND `offset` < 9 AND "
         "coalesce(`incarnation`, 0) = 2) OR "

@@ -52,10 +52,10 @@ class Racers:
         enter_store(self.spark, self.path)
         write_deltalake(self.path, pa.table({"n": [1]}), storage_options=self._options)
         jvm: Any = self.spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+        partition = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
             self.spark._jsparkSession, spark_path(self.path)
         )
-        self.store, self.hadoop, self.jvm = log.store(), log.newDeltaHadoopConf(), jvm
+        self.store, self.hadoop, self.jvm = partition.store(), partition.newDeltaHadoopConf(), jvm
 
     def table(self) -> DeltaTable:
         """As it is now."""

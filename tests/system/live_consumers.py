@@ -66,12 +66,12 @@ def committed_by_another(pipeline: Pipeline, offsets: Mapping[int, int]) -> None
         enable_auto_commit=False,
     )
     with contextlib.closing(consumer):
-        logs = {
+        partitions = {
             TopicPartition(pipeline.topic, partition): OffsetAndMetadata(offset, "mine", -1)
             for partition, offset in offsets.items()
         }
-        consumer.assign(list(logs))
-        consumer.commit(logs)
+        consumer.assign(list(partitions))
+        consumer.commit(partitions)
 
 
 def forget_group(pipeline: Pipeline) -> None:

@@ -20,7 +20,7 @@ def ask(pipeline: Pipeline, until: datetime, *more: str) -> tuple[int, bool, lis
     return (
         result.code,
         result.document["ready"],
-        [log["partition"] for log in result.document["incomplete"]],
+        [partition["partition"] for partition in result.document["incomplete"]],
     )
 
 

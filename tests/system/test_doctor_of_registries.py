@@ -14,7 +14,7 @@ from etl.commands import doctor_services as zookeeper_lines
 from etl.commands.doctor_machine import Findings, Line, Verdict
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition
+from etl.model.partitions import Broker, TopicPartition
 from tests.builders import plain_settings
 from tests.fakes.jafka import JafkaBroker, entry
 
@@ -89,8 +89,8 @@ def test_offsets_that_the_group_left_in_kafka_are_reported_and_are_no_failure(
 def test_a_partition_of_kafka_without_a_leader_is_reported_with_the_brokers_of_its_replicas(
     findings: Findings, zookeeper: ZooKeeper
 ) -> None:
-    logs = [BrokerPartition("clicks", number) for number in range(5)]
-    partitions = {str(log.partition): [1, 2] for log in logs[:2]}
+    topic_partitions = [TopicPartition("clicks", number) for number in range(5)]
+    partitions = {str(partition.partition): [1, 2] for partition in topic_partitions[:2]}
     zookeeper.create(
         "/brokers/topics/clicks", json.dumps({"version": 1, "partitions": partitions}).encode()
     )
@@ -99,7 +99,11 @@ def test_a_partition_of_kafka_without_a_leader_is_reported_with_the_brokers_of_i
         json.dumps({"leader": -1, "leader_epoch": 3, "isr": [2]}).encode(),
     )
     reported = TopicMetadata(
-        "clicks", None, None, False, tuple(PartitionMetadata(log, None, None) for log in logs)
+        "clicks",
+        None,
+        None,
+        False,
+        tuple(PartitionMetadata(partition, None, None) for partition in topic_partitions),
     )
     findings.metadata = ClusterMetadata("c", {7: Broker(7, "h", 1)}, {"clicks": reported})
     findings.silent_brokers = {7}

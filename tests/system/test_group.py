@@ -26,16 +26,16 @@ from etl.errors import (
 from etl.io.zookeeper.broker_registrations import read_brokers, read_cluster_id
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import Broker, BrokerPartition, Committed
+from etl.model.partitions import Broker, Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.testkit import cluster as embedded
 from etl.testkit.server_process import free_port
 from tests.builders import plain_plan
 from tests.system.sessions import lose_session
 
-A, B, C = (BrokerPartition("clicks", p) for p in range(3))
-OTHER = BrokerPartition("other", 7)
-OLD, OLD_A = (BrokerPartition("clicks", p, broker_id=0) for p in (3, 0))
+A, B, C = (TopicPartition("clicks", p) for p in range(3))
+OTHER = TopicPartition("other", 7)
+OLD, OLD_A = (TopicPartition("clicks", p, broker_id=0) for p in (3, 0))
 
 
 @pytest.fixture
@@ -58,21 +58,23 @@ def group(zookeeper: ZooKeeper, client: KazooClient) -> ConsumerGroup:
 
 
 def plan_of(
-    positions: Mapping[BrokerPartition, int],
-    seen: Mapping[BrokerPartition, Committed],
+    positions: Mapping[TopicPartition, int],
+    seen: Mapping[TopicPartition, Committed],
     **changes: Any,
 ) -> Plan:
     return plain_plan(
         3,
         loaded_until=dict(positions),
-        expected_commits={log: seen.get(log, Committed()) for log in positions},
+        expected_commits={partition: seen.get(partition, Committed()) for partition in positions},
         **changes,
     )
 
 
-def set_offset(client: KazooClient, log: BrokerPartition, text: bytes) -> None:
-    path = f"/consumers/g/offsets/{log.topic}/" + (
-        str(log.partition) if log.broker_id is None else f"{log.broker_id}-{log.partition}"
+def set_offset(client: KazooClient, partition: TopicPartition, text: bytes) -> None:
+    path = f"/consumers/g/offsets/{partition.topic}/" + (
+        str(partition.partition)
+        if partition.broker_id is None
+        else f"{partition.broker_id}-{partition.partition}"
     )
     if client.exists(path):
         client.set(path, text)
@@ -155,17 +157,20 @@ def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_
     zookeeper: ZooKeeper,
     client: KazooClient,
     physical: bool,
-    ours: BrokerPartition,
-    theirs: BrokerPartition,
+    ours: TopicPartition,
+    theirs: TopicPartition,
 ) -> None:
     group = ConsumerGroup(zookeeper, "g", physical=physical)
-    for log, text in ((ours, b"17"), (theirs, b"5")):
-        set_offset(client, log, text)
+    for partition, text in ((ours, b"17"), (theirs, b"5")):
+        set_offset(client, partition, text)
         client.create(
-            f"/consumers/g/owners/clicks/{log.key}", log.key.encode(), ephemeral=True, makepath=True
+            f"/consumers/g/owners/clicks/{partition.key}",
+            partition.key.encode(),
+            ephemeral=True,
+            makepath=True,
         )
     assert group.committed([ours]) == {ours: Committed(17, 0)}
-    assert group.logs_with_offsets(lambda topic: True) == {ours}
+    assert group.partitions_with_offsets(lambda topic: True) == {ours}
     assert group.owners(["clicks"]) == {ours: ours.key}
     assert group.offsets_of_the_other_family(["clicks", "other"]) == [theirs]
     assert group.commit(plan_of({ours: 20}, {ours: Committed(17, 0)})) == {ours: Committed(20, 1)}
@@ -175,8 +180,8 @@ def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_
 def test_a_commit_creates_sets_and_skips_offsets_and_returns_the_present_ones(
     group: ConsumerGroup, client: KazooClient
 ) -> None:
-    for log, text in ((A, b"3"), (B, b"9")):
-        set_offset(client, log, text)
+    for partition, text in ((A, b"3"), (B, b"9")):
+        set_offset(client, partition, text)
     seen = group.committed([A, B, C, OTHER])
     now = group.commit(plan_of({A: 5, B: 9, C: 0, OTHER: 2, OLD: 4096}, seen))
     expected = {A: Committed(5, 1), C: Committed(0, 0), OTHER: Committed(2, 0)}
@@ -247,11 +252,13 @@ def test_a_lost_answer_followed_by_a_write_of_another_client_is_no_commit_of_our
 def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(
     group: ConsumerGroup,
 ) -> None:
-    logs = [BrokerPartition("a-topic-with-a-long-name." * 4, p) for p in range(12_000)]
-    plan = plan_of({log: 10**18 + log.partition for log in logs}, {})
+    partitions = [TopicPartition("a-topic-with-a-long-name." * 4, p) for p in range(12_000)]
+    plan = plan_of({partition: 10**18 + partition.partition for partition in partitions}, {})
     now = group.commit(plan)
-    assert len(now) == len(logs)
-    assert group.commit(plan_of({log: 5 for log in logs}, now))[logs[-1]] == Committed(5, 1)
+    assert len(now) == len(partitions)
+    assert group.commit(plan_of({partition: 5 for partition in partitions}, now))[
+        partitions[-1]
+    ] == Committed(5, 1)
 
 
 def test_offsets_that_we_may_not_write_are_a_refused_permission(

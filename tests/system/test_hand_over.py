@@ -23,18 +23,18 @@ from etl.ledger.plan_document import with_id
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     MemberAssignment,
     Membership,
     OffsetsStorage,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, OffsetRange, Plan, PlannedCommit
 from etl.run.live_services import PlanStore
 from tests.builders import plain_plan, plain_settings
 
-LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+LOGS = [TopicPartition("clicks", p) for p in range(3)]
 PATHS = GroupPaths("g")
 SETTINGS = plain_settings(group="g", pipeline="clicks")
 ROOT = PipelinePaths("g", "clicks").root
@@ -58,7 +58,7 @@ class Driver:
         self, plan: Plan, *, meanwhile: Callable[[], object] = lambda: None
     ) -> RejectedCommit | None:
         """Hand the plan over; `meanwhile` is what others do at the last moment."""
-        checks = [Check(PATHS.owner(log), OURS) for log in plan.offsets_to_commit]
+        checks = [Check(PATHS.owner(partition), OURS) for partition in plan.offsets_to_commit]
 
         def write(parts: object) -> None:
             meanwhile()
@@ -66,18 +66,20 @@ class Driver:
 
         return self._commits.store(plan, checks, write)
 
-    def plan(self, logs: list[BrokerPartition] = LOGS) -> Plan:
+    def plan(self, partitions: list[TopicPartition] = LOGS) -> Plan:
         """Ten offsets of each log, from where the group is."""
-        committed = self.group.committed(logs)
-        seen = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
-        starts = {log: found.offset or 0 for log, found in seen.items()}
-        share = MemberAssignment("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+        committed = self.group.committed(partitions)
+        seen = {partition: committed.get(partition, NOTHING_COMMITTED) for partition in partitions}
+        starts = {partition: found.offset or 0 for partition, found in seen.items()}
+        share = MemberAssignment("m", Membership.ZOOKEEPER, "range", None, frozenset(partitions))
         return with_id(
             plain_plan(
-                ranges=tuple(OffsetRange(log, start, start + 10) for log, start in starts.items()),
+                ranges=tuple(
+                    OffsetRange(partition, start, start + 10) for partition, start in starts.items()
+                ),
                 expected_commits=seen,
                 commit=PlannedCommit(CommitState.DONE, member=share),
-                loaded_until={log: start + 10 for log, start in starts.items()},
+                loaded_until={partition: start + 10 for partition, start in starts.items()},
             )
         )
 
@@ -94,16 +96,16 @@ def driver(zookeeper: ZooKeeper) -> Iterator[Driver]:
 
 def offsets(driver: Driver) -> list[int | None]:
     found = driver.group.committed(LOGS)
-    return [found.get(log, NOTHING_COMMITTED).offset for log in LOGS]
+    return [found.get(partition, NOTHING_COMMITTED).offset for partition in LOGS]
 
 
-def let_go(zookeeper: ZooKeeper, log: BrokerPartition) -> None:
-    zookeeper.client.delete(PATHS.owner(log))
+def let_go(zookeeper: ZooKeeper, partition: TopicPartition) -> None:
+    zookeeper.client.delete(PATHS.owner(partition))
 
 
-def own_as_a_consumer(zookeeper: ZooKeeper, log: BrokerPartition) -> None:
-    let_go(zookeeper, log)
-    zookeeper.client.create(PATHS.owner(log), b"g_consumer-1-0", ephemeral=True)
+def own_as_a_consumer(zookeeper: ZooKeeper, partition: TopicPartition) -> None:
+    let_go(zookeeper, partition)
+    zookeeper.client.create(PATHS.owner(partition), b"g_consumer-1-0", ephemeral=True)
 
 
 def test_a_plan_and_the_offsets_of_its_logs_are_stored_in_one_step(driver: Driver) -> None:
@@ -111,9 +113,9 @@ def test_a_plan_and_the_offsets_of_its_logs_are_stored_in_one_step(driver: Drive
     plan = driver.plan()
     assert driver.store(plan) is None
     assert driver.ledger.read_plan(1) == plan
-    assert driver.group.committed(LOGS) == {log: plan.moved(log) for log in LOGS} | {
-        LOGS[0]: Committed(15, 1)
-    }
+    assert driver.group.committed(LOGS) == {
+        partition: plan.moved(partition) for partition in LOGS
+    } | {LOGS[0]: Committed(15, 1)}
 
 
 def test_after_an_offset_commit_the_commit_of_its_plan_moves_nothing(driver: Driver) -> None:
@@ -191,7 +193,7 @@ def test_where_others_came_before_nothing_is_stored_and_nothing_moves(
         message
     )
     after = offsets(driver)
-    assert [log for log in range(3) if after[log] != before[log]] in (
+    assert [partition for partition in range(3) if after[partition] != before[partition]] in (
         [],
         [0],
         [1],
@@ -232,12 +234,12 @@ def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_l
             driver.store(plan)
 
 
-def after_the_append(driver: Driver, logs: list[BrokerPartition] = LOGS) -> Plan:
-    plan = driver.plan(logs)
+def after_the_append(driver: Driver, partitions: list[TopicPartition] = LOGS) -> Plan:
+    plan = driver.plan(partitions)
     return with_id(replace(plan, commit=plan.commit.after_append))
 
 
-def move(driver: Driver, plan: Plan) -> dict[BrokerPartition, Committed]:
+def move(driver: Driver, plan: Plan) -> dict[TopicPartition, Committed]:
     return OwnedOffsets(driver.zookeeper, "g", driver.group).move(plan, plan.offsets_to_move)
 
 
@@ -260,7 +262,9 @@ def test_after_an_append_only_offsets_of_logs_that_are_still_ours_and_unchanged_
     plan = after_the_append(driver)
     meanwhile(driver.zookeeper)
     now = offsets(driver)[1]
-    assert move(driver, plan) == {log: plan.moved(log) for log in LOGS if log != LOGS[1]}
+    assert move(driver, plan) == {
+        partition: plan.moved(partition) for partition in LOGS if partition != LOGS[1]
+    }
     assert offsets(driver) == [10, now, 10]
 
 
@@ -275,25 +279,27 @@ def test_after_an_append_with_a_lost_answer_an_offset_of_our_value_is_ours(
         return [ConnectionLoss() for _ in request]
 
     monkeypatch.setattr(group_offsets, "outcomes", unanswered)
-    assert move(driver, plan) == {log: plan.moved(log) for log in LOGS}
+    assert move(driver, plan) == {partition: plan.moved(partition) for partition in LOGS}
     assert move(driver, plan) == {}, "and nothing of it is done twice"
 
 
 def test_five_thousand_partitions_are_handed_over_in_one_step(driver: Driver) -> None:
-    logs = [BrokerPartition("clicks", p) for p in range(5_000)]
-    with Owners(driver.zookeeper, "g", "clicks").claiming(logs[3:], "run-1"):
-        plan = driver.plan(logs)
+    partitions = [TopicPartition("clicks", p) for p in range(5_000)]
+    with Owners(driver.zookeeper, "g", "clicks").claiming(partitions[3:], "run-1"):
+        plan = driver.plan(partitions)
         assert driver.store(plan) is None
         assert driver.ledger.read_plan(1) == plan
-        assert driver.group.committed(logs) == {log: Committed(10, 0) for log in logs}
+        assert driver.group.committed(partitions) == {
+            partition: Committed(10, 0) for partition in partitions
+        }
 
 
 def test_more_partitions_than_a_request_of_zookeeper_holds_are_refused_by_name(
     driver: Driver,
 ) -> None:
-    logs = [BrokerPartition("clicks", p) for p in range(9_000)]
+    partitions = [TopicPartition("clicks", p) for p in range(9_000)]
     with pytest.raises(
         SettingsError, match="The offset commit of 9,000 partitions needs a request of"
     ) as caught:
-        driver.store(driver.plan(logs))
+        driver.store(driver.plan(partitions))
     assert (caught.value.exit_code, driver.ledger.plan_numbers()) == (2, [])

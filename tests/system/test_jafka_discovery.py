@@ -14,7 +14,7 @@ from etl.demo.story import click_messages
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.zookeeper.broker_registrations import read_creation_ids
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.brokers import JAFKA
@@ -79,15 +79,19 @@ def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(
             update={"limits": settings.limits.model_copy(update={"target_task_bytes": 1000})}
         )
     )
-    assert {r.log for r in seen.ranges} == {
-        BrokerPartition(topic, number, broker) for broker in (0, 1) for number in (0, 1)
+    assert {r.partition for r in seen.ranges} == {
+        TopicPartition(topic, number, broker) for broker in (0, 1) for number in (0, 1)
     }
-    assert {(r.log.broker_id, r.leader.broker.port) for r in seen.ranges if r.leader} == {
+    assert {(r.partition.broker_id, r.leader.broker.port) for r in seen.ranges if r.leader} == {
         (broker.broker_id, broker.port) for broker in jafka.brokers
     }
-    cuts = [(r.log, offset) for r in seen.ranges for offset in (r.from_offset, r.until_offset)]
+    cuts = [
+        (r.partition, offset) for r in seen.ranges for offset in (r.from_offset, r.until_offset)
+    ]
     assert len(seen.ranges) > 4
-    assert all(offset in (seen.snapshot.readable[log].boundaries or ()) for log, offset in cuts)
+    assert all(
+        offset in (seen.snapshot.readable[partition].boundaries or ()) for partition, offset in cuts
+    )
 
 
 def test_a_first_conf_follows_the_registrations_of_the_brokers_and_the_doctor_passes(
@@ -124,7 +128,7 @@ def test_a_broker_that_dies_is_absent_after_its_session_and_read_again_later(
     settings, second, away = (
         settings_of(jafka, topic, tmp_path),
         jafka.brokers[1],
-        BrokerPartition(topic, 0, 1),
+        TopicPartition(topic, 0, 1),
     )
     zookeeper.create(
         f"/consumers/{settings.group.id}/offsets/{topic}/1-0", b"0"
@@ -134,15 +138,15 @@ def test_a_broker_that_dies_is_absent_after_its_session_and_read_again_later(
         seen = preview(settings_of(jafka, topic, tmp_path, request_timeout_s=1))
     finally:
         second.start()
-    assert {r.log.broker_id for r in seen.ranges} == {0}
+    assert {r.partition.broker_id for r in seen.ranges} == {0}
     assert away in seen.snapshot.leaderless and {
-        log.broker_id for log in seen.snapshot.leaderless
+        partition.broker_id for partition in seen.snapshot.leaderless
     } == {1}
     assert "its broker is unavailable" in seen.leaderless[0]
     assert wait_until(
         lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, GONE_WITHIN_S
     )
-    assert {r.log.broker_id for r in preview(settings).ranges} == {0, 1}
+    assert {r.partition.broker_id for r in preview(settings).ranges} == {0, 1}
 
 
 def test_a_topic_deleted_on_both_brokers_and_recreated_is_another_one(

@@ -19,7 +19,7 @@ from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import BackfillStore, note_removals, prune, remember
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
-from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
+from etl.model.partitions import Broker, Committed, Leader, TopicPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
     Acknowledgement,
@@ -33,7 +33,7 @@ from etl.model.snapshot import (
 from etl.testkit import cluster as embedded
 from tests.builders import changed, plain_plan
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 ROOT = "/consumers/g/etl/clicks"
 
 
@@ -68,16 +68,17 @@ def applied_of(plan: Plan, rows: int = 9) -> CommitResult:
 def large_plan(number: int, partitions: int = 40_000) -> Plan:
     """A plan that no compression brings below one znode."""
     chance = random.Random(number)
-    starts = {BrokerPartition("clicks", p): chance.randrange(2**60) for p in range(partitions)}
+    starts = {TopicPartition("clicks", p): chance.randrange(2**60) for p in range(partitions)}
     return plan_of(
         number,
         ranges=tuple(
-            OffsetRange(log, start, start + chance.randrange(1, 2**40))
-            for log, start in starts.items()
+            OffsetRange(partition, start, start + chance.randrange(1, 2**40))
+            for partition, start in starts.items()
         ),
-        loaded_until={log: start + 2**40 for log, start in starts.items()},
+        loaded_until={partition: start + 2**40 for partition, start in starts.items()},
         expected_commits={
-            log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()
+            partition: Committed(start, chance.randrange(2**31))
+            for partition, start in starts.items()
         },
     )
 
@@ -138,13 +139,13 @@ def test_one_plan_is_stored_under_a_number_and_where_it_is_read_does_not_make_it
 
 def another(ledger: PlanLedger, topic: str = "clicks") -> tuple[PlanLedger, Plan]:
     """Another pipeline of the group, and its first plan."""
-    log = BrokerPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
     return ledger.ledger_of("other"), plan_of(
         1,
         uid="deadbeef",
-        ranges=(OffsetRange(log, 10, 20),),
-        loaded_until={log: 20},
-        expected_commits={log: Committed(10, 1)},
+        ranges=(OffsetRange(partition, 10, 20),),
+        loaded_until={partition: 20},
+        expected_commits={partition: Committed(10, 1)},
     )
 
 
@@ -180,9 +181,11 @@ def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, g
     ledger.store_plan(plan_of(1))
     version = ledger.pipelines_version()
     other.store_plan(first, pipelines_version=version)
-    logs = [LOG, BrokerPartition("views", 0)]
+    partitions = [LOG, TopicPartition("views", 0)]
     wider = plan_of(
-        1, loaded_until=dict.fromkeys(logs, 20), expected_commits=dict.fromkeys(logs, Committed())
+        1,
+        loaded_until=dict.fromkeys(partitions, 20),
+        expected_commits=dict.fromkeys(partitions, Committed()),
     )
     with pytest.raises(Owned):
         ledger.supersede_plan(wider, 0, pipelines_version=version)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from kafka import TopicPartition
+from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
@@ -18,7 +18,7 @@ from etl.errors import FileLost, NotOurTable
 from etl.io.delta import losses
 from etl.io.delta.losses import read_losses, record_losses, recorded
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from tests.builders import plain_plan
 from tests.chaos.lives import Lives, second_life
@@ -29,7 +29,7 @@ from tests.system.driving import Pipeline, broken_off_before
 pytestmark = pytest.mark.without_spark
 
 APP = "offset-range-etl/cluster/group/clicks"
-LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("views", 3)
+LOG, OTHER = TopicPartition("clicks", 0), TopicPartition("views", 3)
 Rows = list[tuple[str, int, int, int, str, int]]
 
 
@@ -205,7 +205,7 @@ def test_a_losses_table_with_deletion_vectors_is_read_and_written(
     )
     spark.sql(f"DELETE FROM delta.`{path}` WHERE from_offset = {LOSING.losses.lost[0].from_offset}")
     assert read_losses(path, uid="uid-1") == LOSING.losses.lost[1:]
-    later = plan_of(9, Loss(LOSING.losses.lost[0].log, 90, 95, LossReason.EXPIRED))
+    later = plan_of(9, Loss(LOSING.losses.lost[0].partition, 90, 95, LossReason.EXPIRED))
     record_losses(later, app_id="app", path=path)
     assert read_losses(path, uid="uid-1") == tuple(
         sorted((*LOSING.losses.lost[1:], *later.losses.lost))
@@ -249,7 +249,7 @@ def losing(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipel
 def expire(pipeline: Pipeline, before: int) -> None:
     pipeline.produce(400)
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-        admin.delete_records({TopicPartition(pipeline.topic, 1): before})
+        admin.delete_records({KafkaTopicPartition(pipeline.topic, 1): before})
 
 
 def written(pipeline: Pipeline) -> Rows:
@@ -323,9 +323,9 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert (written(pipeline), pipeline.in_table()) == (recorded_losses, loaded)
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err + proof.out
-    assert [log["without_row"]["losses"] for log in proof.document["logs"]] == [
-        [[100, 200, "topic_deleted"]]
-    ] * 4
+    assert [
+        topic_partition["without_row"]["losses"] for topic_partition in proof.document["logs"]
+    ] == [[[100, 200, "topic_deleted"]]] * 4
     make_topic(pipeline)
     pipeline.produce(40)
     refused(pipeline.run(), 5, "recreated")

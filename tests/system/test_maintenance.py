@@ -88,15 +88,15 @@ def test_unneeded_files_are_deleted_after_a_week_and_an_unrecorded_plan_is_count
 
 def removed_earlier(table: Path, days: int) -> None:
     """Rewrite the moments of removals in the log, and drop the checkpoints, which have them too."""
-    log = table / "_delta_log"
+    partition = table / "_delta_log"
     for path in [
-        *log.glob("*.checkpoint*"),
-        log / "_last_checkpoint",
-        *log.glob(".*.crc"),
-        *log.glob("*.crc"),
+        *partition.glob("*.checkpoint*"),
+        partition / "_last_checkpoint",
+        *partition.glob(".*.crc"),
+        *partition.glob("*.crc"),
     ]:
         path.unlink(missing_ok=True)
-    for path in log.glob("*.json"):
+    for path in partition.glob("*.json"):
         actions = [json.loads(line) for line in path.read_text().splitlines()]
         for action in actions:
             if "remove" in action:

@@ -21,7 +21,7 @@ from etl.io.zookeeper.session_requests import (
     ensure_each,
     knows_multi_read,
 )
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
+from etl.model.partitions import NOTHING_COMMITTED, Committed, TopicPartition
 from etl.testkit.cluster import ZooKeeper as Server
 from tests.builders import plain_plan
 
@@ -108,18 +108,20 @@ def test_a_request_that_is_refused_keeps_none_of_the_others_back(
     zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = ConsumerGroup(zookeeper, "g")
-    logs = [BrokerPartition("clicks", number) for number in range(30)]
+    partitions = [TopicPartition("clicks", number) for number in range(30)]
     before = group.commit(
         plain_plan(
             1,
-            loaded_until=dict.fromkeys(logs, 5),
-            expected_commits=dict.fromkeys(logs, NOTHING_COMMITTED),
+            loaded_until=dict.fromkeys(partitions, 5),
+            expected_commits=dict.fromkeys(partitions, NOTHING_COMMITTED),
         )
     )
     monkeypatch.setattr(session_requests, "NODE_MAX_BYTES", 1_700)  # some ten offsets
     zookeeper.client.set("/consumers/g/offsets/clicks/15", b"7")
     with pytest.raises(OffsetMoved, match="it is 7, the plan's is 9"):
-        group.commit(plain_plan(2, loaded_until=dict.fromkeys(logs, 9), expected_commits=before))
-    now = group.committed(logs)
-    stays = [log.partition for log in logs if now[log] != Committed(9, 1)]
+        group.commit(
+            plain_plan(2, loaded_until=dict.fromkeys(partitions, 9), expected_commits=before)
+        )
+    now = group.committed(partitions)
+    stays = [partition.partition for partition in partitions if now[partition] != Committed(9, 1)]
     assert stays == list(range(stays[0], stays[-1] + 1)) and 0 < stays[0] <= 15 <= stays[-1] < 29

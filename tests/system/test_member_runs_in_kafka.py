@@ -55,7 +55,7 @@ def test_with_a_foreign_consumer_each_record_is_read_by_one_of_us_and_a_void_pla
         result = member.ran()
         assert (
             result.outcomes == ["owned_by_others", "offsets_left_to_members", "ingested"]
-            and len(shares[0].logs) == 2
+            and len(shares[0].partitions) == 2
         )
         assert result.document["statistics"]["membership"]["lost"] == 0
         late = list[OtherMember]()

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from etl.decide.tasks import split_range
 from etl.model.columns import COLUMNS, raw_columns
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.fetch_options import FetchOptions
 from etl.reader.local_workers import Order, Worker
@@ -79,7 +79,7 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
         columns=raw_columns(),
         target_task_bytes=TARGET_TASK_BYTES,
     )
-    ranges = list(split_range(whole, {whole.log: float(size)}, TARGET_TASK_BYTES))
+    ranges = list(split_range(whole, {whole.partition: float(size)}, TARGET_TASK_BYTES))
     tasks = tasks_of_ranges(
         ranges,
         [[i] for i in range(len(ranges))],
@@ -107,7 +107,7 @@ def test_a_range_twenty_times_larger_takes_a_tenth_more_memory_and_none_over_400
     name, records = topic(), RANGE_BYTES // size
     fill(cluster, name, TIMES * records, size, compression)
     host, port = cluster.bootstrap.split(":")
-    log, leader = BrokerPartition(name, 0), Leader(Broker(0, host, int(port)), None)
-    small = peak_of(cluster, OffsetRange(log, 0, records, leader), size, tmp_path)
-    large = peak_of(cluster, OffsetRange(log, 0, TIMES * records, leader), size, tmp_path)
+    partition, leader = TopicPartition(name, 0), Leader(Broker(0, host, int(port)), None)
+    small = peak_of(cluster, OffsetRange(partition, 0, records, leader), size, tmp_path)
+    large = peak_of(cluster, OffsetRange(partition, 0, TIMES * records, leader), size, tmp_path)
     assert large <= 1.1 * small and large <= MOST_MB, (small, large)

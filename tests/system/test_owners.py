@@ -22,7 +22,7 @@ from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import registrations, znode_paths
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
 from etl.settings.load import load_settings
@@ -32,23 +32,26 @@ from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
 from tests.system.driving import Before, Pipeline
 from tests.system.sessions import lose_session
 
-LOGS = [BrokerPartition("clicks", p) for p in range(4)]
-OLD = BrokerPartition("clicks", 0, 3)
+LOGS = [TopicPartition("clicks", p) for p in range(4)]
+OLD = TopicPartition("clicks", 0, 3)
 
 
 def owners_of(session: ZooKeeper, pipeline: str = PIPELINE) -> Owners:
     return Owners(session, GROUP, pipeline)
 
 
-def owners_in(session: ZooKeeper) -> dict[BrokerPartition, str]:
+def owners_in(session: ZooKeeper) -> dict[TopicPartition, str]:
     session.sync("/")
     return ConsumerGroup(session, GROUP).owners(["clicks", "other"])
 
 
-def own(session: ZooKeeper, log: BrokerPartition, owner: str = FOREIGN) -> None:
+def own(session: ZooKeeper, partition: TopicPartition, owner: str = FOREIGN) -> None:
     """As an old consumer does it."""
     session.client.create(
-        znode_paths.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True
+        znode_paths.GroupPaths(GROUP).owner(partition),
+        owner.encode(),
+        ephemeral=True,
+        makepath=True,
     )
 
 
@@ -62,11 +65,11 @@ class RealStage:
         session = self._opened.enter_context(ZooKeeper(self._connect))
         return LiveServices(settings, session, RunContext(), "run-1")
 
-    def owners(self) -> dict[BrokerPartition, str]:
+    def owners(self) -> dict[TopicPartition, str]:
         return owners_in(self._zookeeper)
 
-    def own(self, log: BrokerPartition) -> None:
-        own(self._zookeeper, log)
+    def own(self, partition: TopicPartition) -> None:
+        own(self._zookeeper, partition)
 
 
 @pytest.fixture
@@ -94,15 +97,15 @@ def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_not
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     start, released = threading.Barrier(2), threading.Event()
-    won: dict[str, set[BrokerPartition]] = {}
+    won: dict[str, set[TopicPartition]] = {}
     lost: list[str] = []
 
-    def claim(name: str, logs: list[BrokerPartition]) -> None:
+    def claim(name: str, partitions: list[TopicPartition]) -> None:
         with ZooKeeper(connect) as session:
             start.wait(30)
             try:
-                with owners_of(session, name).claiming(logs, f"run-{name}"):
-                    won[name] = set(logs)
+                with owners_of(session, name).claiming(partitions, f"run-{name}"):
+                    won[name] = set(partitions)
                     released.wait(30)
             except Owned:
                 lost.append(name)
@@ -129,7 +132,7 @@ def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_not
 def test_a_large_claim_goes_in_several_requests_and_all_of_it_is_undone_when_the_last_one_fails(
     connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = [BrokerPartition("clicks", p) for p in range(3000)]
+    partitions = [TopicPartition("clicks", p) for p in range(3000)]
     requests: list[int] = []
     transaction = zookeeper.client.transaction
 
@@ -138,15 +141,18 @@ def test_a_large_claim_goes_in_several_requests_and_all_of_it_is_undone_when_the
         return transaction()
 
     monkeypatch.setattr(zookeeper.client, "transaction", counted)
-    with owners_of(zookeeper).claiming(logs, "run-1"):
+    with owners_of(zookeeper).claiming(partitions, "run-1"):
         assert len(zookeeper.children("/consumers/group/owners/clicks") or ()) == 3000
         assert len(requests) > 1
     assert owners_in(zookeeper) == {}
     with ZooKeeper(connect) as consumer:
-        own(consumer, logs[-1])
-        with pytest.raises(Owned, match=FOREIGN), owners_of(zookeeper).claiming(logs, "run-1"):
+        own(consumer, partitions[-1])
+        with (
+            pytest.raises(Owned, match=FOREIGN),
+            owners_of(zookeeper).claiming(partitions, "run-1"),
+        ):
             pytest.fail("the last one is owned")
-        assert owners_in(zookeeper) == {logs[-1]: FOREIGN}
+        assert owners_in(zookeeper) == {partitions[-1]: FOREIGN}
 
 
 def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
@@ -156,10 +162,10 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
     send_deletes = owners._send_deletes
     with ZooKeeper(connect) as consumer:
 
-        def delete_too_late(logs: Any) -> Any:
+        def delete_too_late(partitions: Any) -> Any:
             consumer.client.delete(path)
             own(consumer, LOGS[1])
-            return send_deletes(logs)
+            return send_deletes(partitions)
 
         with owners.claiming(LOGS, "run-1"):
             monkeypatch.setattr(owners, "_send_deletes", delete_too_late)
@@ -170,8 +176,8 @@ CLAIM_FOR_EVER = """
 import sys, time
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import BrokerPartition
-logs = [BrokerPartition("clicks", p) for p in range(3)]
+from etl.model.partitions import TopicPartition
+logs = [TopicPartition("clicks", p) for p in range(3)]
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):
     print("claimed", flush=True)
     time.sleep(600)
@@ -213,7 +219,7 @@ def test_the_claims_of_a_killed_process_are_taken_over_at_once(
     assert len(owners_in(zookeeper)) == 3, "its session is alive for a minute"
     with owners_of(zookeeper).claiming(LOGS[1:], "run-2"):
         found = owners_in(zookeeper)
-        assert ["run-2" in found[log] for log in LOGS] == [False, True, True, True]
+        assert ["run-2" in found[partition] for partition in LOGS] == [False, True, True, True]
     assert set(owners_in(zookeeper)) == {LOGS[0]}, (
         "what this run does not read is left to its session"
     )
@@ -242,9 +248,9 @@ def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
     owners = owners_of(zookeeper)
     with ZooKeeper(connect) as consumer:
 
-        def read_then_too_late(logs: Any) -> Any:
+        def read_then_too_late(partitions: Any) -> Any:
             monkeypatch.undo()
-            found = owners._read(logs)
+            found = owners._read(partitions)
             consumer.client.delete(znode_paths.GroupPaths(GROUP).owner(LOGS[1]))
             own(consumer, LOGS[1])
             return found
@@ -322,11 +328,11 @@ def test_a_waiting_run_continues_when_the_last_owner_leaves(
     connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiter = owners_of(zookeeper)
-    looks: queue.Queue[set[BrokerPartition]] = queue.Queue()
+    looks: queue.Queue[set[TopicPartition]] = queue.Queue()
     look = waiter.owned_of
 
-    def observe_and_report(logs: Collection[BrokerPartition], changed: threading.Event) -> Any:
-        owned = look(logs, changed)
+    def observe_and_report(partitions: Collection[TopicPartition], changed: threading.Event) -> Any:
+        owned = look(partitions, changed)
         looks.put(set(owned))
         return owned
 

@@ -12,15 +12,15 @@ from etl.errors import Owned
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_pauses, read_pauses_at, write_pauses
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.snapshot import Pause
 from tests.builders import plain_settings
 from tests.command_result import CommandResult, refused, run_etl
 from tests.system.driving import Pipeline
 
 
-def pause_or_resume(pipeline: Pipeline, word: str, *logs: str) -> CommandResult:
-    partitions = [argument for log in logs for argument in ("-p", log)]
+def pause_or_resume(pipeline: Pipeline, word: str, *topic_partitions: str) -> CommandResult:
+    partitions = [argument for partition in topic_partitions for argument in ("-p", partition)]
     return run_etl(
         *("topics", word, str(pipeline.conf), *partitions),
         *("--reason", "its records are broken", "--json"),
@@ -95,7 +95,7 @@ def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
         refused(pause_or_resume(pipeline, "pause", topic), 4)
 
 
-A = Pause("clicks", BrokerPartition("clicks", 1), "r" * 40, "kim@h", 5)
+A = Pause("clicks", TopicPartition("clicks", 1), "r" * 40, "kim@h", 5)
 
 
 def test_of_two_pauses_at_the_same_moment_the_second_is_rejected_and_can_be_repeated(

@@ -24,7 +24,11 @@ from tests.system.driving import Pipeline, broken_off_before
 
 
 def log_of(document: Any, partition: int) -> Any:
-    return next(log for log in document["logs"] if log["partition"] == partition)
+    return next(
+        topic_partition
+        for topic_partition in document["logs"]
+        if topic_partition["partition"] == partition
+    )
 
 
 @pytest.mark.without_spark

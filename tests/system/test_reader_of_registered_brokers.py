@@ -11,7 +11,7 @@ import pytest
 
 from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChroot
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.reader.query_ranges import Task
 from etl.reader.source import OffsetRanges, RangesReader
 from tests.fakes.batches import Batch, Rec, encode
@@ -63,7 +63,9 @@ def test_tasks_are_cut_where_segments_begin(connect: str, brokers: list[JafkaBro
     cut = brokers[0].logs["clicks", 0].starts[1]
     ranges = [r for task in tasks_of(connect, target_task_bytes="100") for r in task.ranges]
     assert sorted(
-        (r.from_offset, r.until_offset) for r in ranges if r.log == BrokerPartition("clicks", 0, 1)
+        (r.from_offset, r.until_offset)
+        for r in ranges
+        if r.partition == TopicPartition("clicks", 0, 1)
     ) == [(0, cut), (cut, brokers[0].logs["clicks", 0].flushed)]
 
 
@@ -114,7 +116,7 @@ def test_a_log_of_a_broker_that_is_away_cannot_be_read_and_nothing_is_passed_ove
     zookeeper.client.delete("/brokers/topics/clicks/2")
     with pytest.raises(BrokerUnreachable, match="of a broker that is away"):
         tasks_of(connect, assign='{"clicks": ["1-0", "2-0"]}')
-    assert {r.log.broker_id for task in tasks_of(connect) for r in task.ranges} == {1}
+    assert {r.partition.broker_id for task in tasks_of(connect) for r in task.ranges} == {1}
 
 
 def test_missing_topics_and_partitions_are_reported(

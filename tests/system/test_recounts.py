@@ -38,7 +38,7 @@ def shape(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Shape:
 
 
 def unproven(proof: Any) -> list[int]:
-    return [log["not_provable"] for log in proof.document["logs"]]
+    return [partition["not_provable"] for partition in proof.document["logs"]]
 
 
 def test_rows_possibly_dropped_before_a_crash_are_unproven_until_an_operator_accepts(

@@ -21,7 +21,7 @@ from etl.io.zookeeper.broker_registrations import (
 )
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.registrations import PartitionState
-from etl.model.partitions import Broker, BrokerPartition
+from etl.model.partitions import Broker, TopicPartition
 from tests.system.sessions import session_at
 
 KAFKA = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'
@@ -47,8 +47,8 @@ def jafka(client: KazooClient) -> KazooClient:
     return client
 
 
-def keys(logs: list[BrokerPartition]) -> list[str]:
-    return [f"{log.broker_id}-{log.partition}" for log in logs]
+def keys(partitions: list[TopicPartition]) -> list[str]:
+    return [f"{partition.broker_id}-{partition.partition}" for partition in partitions]
 
 
 def test_brokers_of_byte_positions_are_those_registered_by_fields(
@@ -66,7 +66,7 @@ def test_a_topic_is_on_every_broker_that_counts_its_partitions_in_the_order_of_t
 ) -> None:
     found = read_physical_cluster(zookeeper)
     clicks = found.topics["clicks"]
-    assert keys([p.log for p in clicks.partitions]) == [
+    assert keys([p.partition for p in clicks.partitions]) == [
         "1-0",
         "1-1",
         "1-10",
@@ -82,7 +82,7 @@ def test_a_topic_is_on_every_broker_that_counts_its_partitions_in_the_order_of_t
         "10-1",
     ]
     assert {
-        (p.log.broker_id, p.leader.broker.id if p.leader else None) for p in clicks.partitions
+        (p.partition.broker_id, p.leader.broker.id if p.leader else None) for p in clicks.partitions
     } == {(1, 1), (10, 10)}
     assert (found.cluster_id, found.topic_ids, found.leaderless) == (None, {}, frozenset())
 
@@ -100,9 +100,9 @@ def test_logs_that_were_known_before_are_leaderless_while_their_broker_is_away(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
     away, gone_topic, logical = (
-        BrokerPartition("clicks", 0, 2),
-        BrokerPartition("gone", 0, 1),
-        BrokerPartition("clicks", 0),
+        TopicPartition("clicks", 0, 2),
+        TopicPartition("gone", 0, 1),
+        TopicPartition("clicks", 0),
     )
     found = read_physical_cluster(zookeeper, known=[away, gone_topic, logical])
     assert found.leaderless == {away}
@@ -119,7 +119,7 @@ def test_logs_that_were_known_before_are_leaderless_while_their_broker_is_away(
 def test_a_partition_beyond_its_brokers_count_is_not_requested_and_is_reported_if_it_was_known(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
-    beyond = BrokerPartition("clicks", 2, 10)
+    beyond = TopicPartition("clicks", 2, 10)
     assert read_physical_cluster(zookeeper, known=[beyond]).leaderless == {beyond}
     assert read_physical_cluster(zookeeper).leaderless == frozenset()
     jafka.set("/brokers/topics/clicks/10", b"3")
@@ -131,8 +131,8 @@ def test_a_broker_that_counts_partitions_and_is_not_registered_leads_nothing(
 ) -> None:
     jafka.delete("/brokers/ids/10")
     assert read_physical_cluster(zookeeper).leaderless == {
-        BrokerPartition("clicks", 0, 10),
-        BrokerPartition("clicks", 1, 10),
+        TopicPartition("clicks", 0, 10),
+        TopicPartition("clicks", 1, 10),
     }
 
 
@@ -212,7 +212,7 @@ def test_a_topic_deleted_everywhere_and_recreated_is_another_one(
 def test_kafkas_controller_reports_the_replicas_of_a_partition_and_those_in_sync(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
-    first, second, unknown = (BrokerPartition("clicks", number) for number in range(3))
+    first, second, unknown = (TopicPartition("clicks", number) for number in range(3))
     client.create(
         "/brokers/topics/clicks", b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}', makepath=True
     )
@@ -225,7 +225,7 @@ def test_kafkas_controller_reports_the_replicas_of_a_partition_and_those_in_sync
     assert read_partition_states(zookeeper, [first, second]) == {
         first: PartitionState(None, 5, (2,))
     }
-    assert read_replicas(zookeeper, [BrokerPartition("no-such-topic", 0)]) == {}
+    assert read_replicas(zookeeper, [TopicPartition("no-such-topic", 0)]) == {}
 
 
 def test_a_topic_is_compacted_where_that_was_set_for_it(

@@ -16,13 +16,13 @@ from tests.system.driving import Pipeline, clean_log
 pytestmark = pytest.mark.without_spark
 
 
-def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> CommandResult:
+def set_to(pipeline: Pipeline, partition: str, to: str, *more: str) -> CommandResult:
     return run_etl(
         "offsets",
         "set",
         str(pipeline.conf),
         "-p",
-        log,
+        partition,
         "--to",
         to,
         "--reason",

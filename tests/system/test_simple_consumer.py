@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaProducer
 
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from etl.reader.fetch_options import FetchOptions
@@ -42,7 +42,7 @@ class TestRealBroker(BrokerContract):
                 consumer.produce(name, number % 2, encode(Batch(0, records, codec)))
         receipts: dict[int, RangeResult] = {}
         batches = read_ranges(
-            [OffsetRange(BrokerPartition(name, partition), 50, 950) for partition in range(2)],
+            [OffsetRange(TopicPartition(name, partition), 50, 950) for partition in range(2)],
             FetchOptions(
                 isolation=Isolation.READ_COMMITTED,
                 bootstrap=((served.host, served.port),),
@@ -89,7 +89,7 @@ class TestRealBroker(BrokerContract):
             padded = compress(plain[:9], codec) + compress(plain[9:], codec)
         with served.consumer() as consumer:
             consumer.produce(name, 0, encode(Batch(0, records, codec, payload=padded)))
-        arrow_batches = _read(served, OffsetRange(BrokerPartition(name, 0), 0, 4))
+        arrow_batches = _read(served, OffsetRange(TopicPartition(name, 0), 0, 4))
         assert [row["value"] for each in arrow_batches for row in each.to_pylist()] == [
             record.value for record in records
         ]
@@ -110,7 +110,7 @@ class TestRealBroker(BrokerContract):
                 producer.begin_transaction()
                 producer.send(name, value).get(30)
                 finish()
-        wanted = OffsetRange(BrokerPartition(name, 0), 0, 6)
+        wanted = OffsetRange(TopicPartition(name, 0), 0, 6)
         committed = [row["value"] for each in _read(served, wanted) for row in each.to_pylist()]
         everything = [
             row["value"]

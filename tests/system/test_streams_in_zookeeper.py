@@ -18,7 +18,7 @@ from etl.errors import MembershipLost, OffsetMoved
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -26,7 +26,7 @@ from tests.fakes.group_readers import GroupReader, all_read_once
 from tests.system.sessions import lose_session
 
 PARTITIONS = 4
-LOGS = [BrokerPartition("clicks", number) for number in range(PARTITIONS)]
+LOGS = [TopicPartition("clicks", number) for number in range(PARTITIONS)]
 PATHS = GroupPaths("g")
 
 
@@ -45,9 +45,9 @@ class Stage:
         self.zookeeper.client.create(f"/brokers/topics/{topic}", registered, makepath=True)
 
     def write(self, topic: str, count: int = 5) -> None:
-        for (name, number), log in self.broker.world.logs.items():
+        for (name, number), partition in self.broker.world.logs.items():
             if name == topic:
-                start = log.log_end
+                start = partition.log_end
                 self.broker.append(
                     topic,
                     number,
@@ -82,15 +82,15 @@ class Stage:
 
     def committed(self) -> dict[int, int | None]:
         return {
-            log.partition: one.offset
-            for log, one in ConsumerGroup(self.zookeeper, "g").committed(LOGS).items()
+            partition.partition: one.offset
+            for partition, one in ConsumerGroup(self.zookeeper, "g").committed(LOGS).items()
         }
 
     def owners(self, topic: str = "clicks") -> dict[int, str]:
         self.zookeeper.sync("/")
         return {
-            log.partition: owner
-            for log, owner in ConsumerGroup(self.zookeeper, "g").owners([topic]).items()
+            partition.partition: owner
+            for partition, owner in ConsumerGroup(self.zookeeper, "g").owners([topic]).items()
         }
 
 
@@ -203,11 +203,11 @@ def test_a_member_with_an_expired_session_gets_an_error_and_joins_again_at_the_g
     sessions: list[ZooKeeper] = []
 
     class RebalanceLog(RebalanceListener):
-        def assigned(self, logs: Collection[BrokerPartition]) -> None:
-            heard.append(f"assigned {len(logs)}")
+        def assigned(self, partitions: Collection[TopicPartition]) -> None:
+            heard.append(f"assigned {len(partitions)}")
 
-        def lost(self, logs: Collection[BrokerPartition]) -> None:
-            heard.append(f"lost {len(logs)}")
+        def lost(self, partitions: Collection[TopicPartition]) -> None:
+            heard.append(f"lost {len(partitions)}")
 
     class Seen(ZooKeeper):
         def __enter__(self) -> ZooKeeper:
@@ -224,7 +224,7 @@ def test_a_member_with_an_expired_session_gets_an_error_and_joins_again_at_the_g
         for session in sessions[:]:
             lose_session(session)
         again = polled(consumer, 17)
-        assert [one.offset for one in again if one.log == LOGS[0]] == [3, 4]
+        assert [one.offset for one in again if one.topic_partition == LOGS[0]] == [3, 4]
         consumer.commit()
         assert stage.committed() == dict.fromkeys(range(4), 5)
     assert heard == ["assigned 4", "lost 4", "assigned 4"]

@@ -8,14 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaTopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from etl import Consumer, Group
 from etl.errors import OffsetMoved
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.conftest import TopicFactory
@@ -57,10 +58,10 @@ def test_every_record_is_returned_once_and_a_group_continues_at_another_clients_
         consumer.commit()
     theirs = KafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id=unused_group)
     try:
-        assert [theirs.committed(TopicPartition(filled, partition)) for partition in range(3)] == [
-            100
-        ] * 3
-        theirs.commit({TopicPartition(filled, 1): OffsetAndMetadata(90, "", -1)})
+        assert [
+            theirs.committed(KafkaTopicPartition(filled, partition)) for partition in range(3)
+        ] == [100] * 3
+        theirs.commit({KafkaTopicPartition(filled, 1): OffsetAndMetadata(90, "", -1)})
     finally:
         theirs.close()
     with Consumer(
@@ -89,7 +90,7 @@ def test_with_another_client_in_a_group_of_kafka_each_record_is_read_once(
         theirs.close()
         assert ours.owns(3)
         assert wait_until(lambda: theirs.read.total() + len(ours.read) >= 300, 60)
-    read = Counter((log.partition, offset) for log, offset in ours.read)
+    read = Counter((topic_partition.partition, offset) for topic_partition, offset in ours.read)
     read.update((partition, offset) for partition, offset, _ in theirs.read.elements())
     assert read == Counter((partition, offset) for partition in range(3) for offset in range(100))
     assert not ours.lost_logs
@@ -98,7 +99,7 @@ def test_with_another_client_in_a_group_of_kafka_each_record_is_read_once(
 def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not_gone_over_unseen(
     cluster: EmbeddedCluster, filled: str, unused_group: str
 ) -> None:
-    log = BrokerPartition(filled, 0)
+    partition = TopicPartition(filled, 0)
     znode = f"/consumers/{unused_group}/offsets/{filled}/0"
     with (
         Consumer(
@@ -109,18 +110,18 @@ def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not
         ) as consumer,
         ZooKeeper(cluster.zookeeper_connect) as zookeeper,
     ):
-        consumer.assign([log])
+        consumer.assign([partition])
         assert values(consumer, 100) == list(range(0, 300, 3))
         consumer.commit()
-        consumer.commit({log: 40})
+        consumer.commit({partition: 40})
         assert zookeeper.read(znode) == (b"40", 1)
         zookeeper.client.set(znode, b"50")
         with pytest.raises(OffsetMoved, match="it is 50, ours is 60"):
-            consumer.commit({log: 60})
-        assert consumer.committed([log]) == {log: 50}
-        consumer.commit({log: 60})
+            consumer.commit({partition: 60})
+        assert consumer.committed([partition]) == {partition: 50}
+        consumer.commit({partition: 60})
     with Consumer(
         zookeeper=cluster.zookeeper_connect, group=unused_group, auto_offset_reset=None
     ) as again:
-        again.assign([log])
-        assert again.position(log) == 60
+        again.assign([partition])
+        assert again.position(partition) == 60

@@ -20,7 +20,7 @@ from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.columns import arrow_schema
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
 from etl.run.live_services import LiveServices
@@ -56,7 +56,7 @@ class RealStage:
             opened,
             folder / "table",
         )
-        self.logs = tuple(BrokerPartition(topic, partition) for partition in range(len(SIZES)))
+        self.logs = tuple(TopicPartition(topic, partition) for partition in range(len(SIZES)))
         self.settings = plain_settings(
             pipeline=PIPELINE,
             group=group,
@@ -77,14 +77,14 @@ class RealStage:
     def _session(self) -> ZooKeeper:
         return self._opened.enter_context(ZooKeeper(self._connect))
 
-    def rows(self) -> list[tuple[BrokerPartition, int]]:
+    def rows(self) -> list[tuple[TopicPartition, int]]:
         rows = (
             DeltaTable(str(self._table))
             .to_pyarrow_table(columns=["topic", "partition", "offset"])
             .to_pylist()
         )
         return sorted(
-            (BrokerPartition(row["topic"], row["partition"]), row["offset"]) for row in rows
+            (TopicPartition(row["topic"], row["partition"]), row["offset"]) for row in rows
         )
 
     def losses(self) -> list[Loss]:
@@ -105,25 +105,25 @@ class RealStage:
             self._ours.delete_tree(path)
         self._ours.ensure(self._paths.root)
 
-    def move_offset(self, log: BrokerPartition, offset: int) -> None:
-        path, payload = self._offsets.offset(log), str(offset).encode()
+    def move_offset(self, partition: TopicPartition, offset: int) -> None:
+        path, payload = self._offsets.offset(partition), str(offset).encode()
         if not self._ours.create(path, payload):
             self._ours.client.set(path, payload)
 
-    def own(self, log: BrokerPartition) -> None:
+    def own(self, partition: TopicPartition) -> None:
         self._ours.client.create(
-            self._offsets.owner(log),
+            self._offsets.owner(partition),
             f"{self._group}_{GROUP_OWNER}".encode(),
             ephemeral=True,
             makepath=True,
         )
 
-    def expire(self, log: BrokerPartition, until: int) -> None:
+    def expire(self, partition: TopicPartition, until: int) -> None:
         from kafka import TopicPartition
         from kafka.admin import KafkaAdminClient
 
         with KafkaAdminClient(bootstrap_servers=self._bootstrap) as admin:
-            admin.delete_records({TopicPartition(log.topic, log.partition): until})
+            admin.delete_records({TopicPartition(partition.topic, partition.partition): until})
 
     def replace_table(self) -> None:
         shutil.rmtree(self._table, ignore_errors=True)

@@ -23,12 +23,12 @@ from etl.io.zookeeper.owners import GroupMembers, Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.topic_filters import FilterKind, TopicFilter
 from etl.ledger.znode_paths import GroupPaths
-from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.model.partitions import BrokerFamily, TopicPartition
 from etl.testkit.server_process import wait_until
 from tests.system.sessions import lose_session
 
 GROUP = "group"
-LOGS = [BrokerPartition("clicks", p) for p in range(4)]
+LOGS = [TopicPartition("clicks", p) for p in range(4)]
 IDS = GroupPaths(GROUP).consumer_ids
 STATIC = b'{"version":1,"subscription":{"%b":1},"pattern":"static","timestamp":"1"}'
 TIMING = Timing(join_timeout_s=30, backoff_s=0.2, others_backoff_s=60)
@@ -69,7 +69,7 @@ def consumer(connect: str) -> Iterator[ZooKeeper]:
         yield session
 
 
-def owners_in(zookeeper: ZooKeeper) -> dict[BrokerPartition, str]:
+def owners_in(zookeeper: ZooKeeper) -> dict[TopicPartition, str]:
     zookeeper.sync("/")
     return ConsumerGroup(zookeeper, GROUP).owners(["clicks"])
 
@@ -79,7 +79,9 @@ def test_a_member_is_called_in_the_group_as_the_owner_of_its_logs_is(
 ) -> None:
     member = make(threads=2)
     share = member.join()
-    assert share.logs == set(LOGS) and zookeeper.children(IDS) == [member.id] == [share.member_id]
+    assert share.partitions == set(LOGS) and zookeeper.children(IDS) == [member.id] == [
+        share.member_id
+    ]
     assert sorted(owners_in(zookeeper).values()) == [
         f"{member.id}-{thread}" for thread in (0, 0, 1, 1)
     ]
@@ -92,7 +94,7 @@ def test_two_of_ours_share_and_who_stays_has_everything(make: Make, zookeeper: Z
     first, second = make("run-1"), make("run-2")
     first.join()
     first.follow()
-    assert len(second.join().logs) == 2
+    assert len(second.join().partitions) == 2
     assert wait_until(
         lambda: (
             sorted(owners_in(zookeeper).values())
@@ -108,7 +110,7 @@ def test_two_of_ours_share_and_who_stays_has_everything(make: Make, zookeeper: Z
         ),
         60,
     )
-    assert first.rejoin().logs == set(LOGS)
+    assert first.rejoin().partitions == set(LOGS)
 
 
 def test_a_hundred_events_are_one_rebalance_and_none_where_the_group_is_the_same(
@@ -123,7 +125,7 @@ def test_a_hundred_events_are_one_rebalance_and_none_where_the_group_is_the_same
     for number in range(1, 50):
         members.deregister(f"group_a{number}")
     assert wait_until(lambda: not member.is_current, 30)
-    assert member.rejoin().logs == set(LOGS[2:])
+    assert member.rejoin().partitions == set(LOGS[2:])
     assert member.statistics.rebalances == 2
     for _ in range(100):
         members.nudge()
@@ -186,7 +188,7 @@ def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_on
     assert zookeeper.children(IDS) == ["group_loader"], "the registration of another session stays"
     member = make(member_id="loader")
     joined: list[int] = []
-    joining = threading.Thread(target=lambda: joined.append(len(member.join().logs)))
+    joining = threading.Thread(target=lambda: joined.append(len(member.join().partitions)))
     joining.start()
     consumer.close()
     joining.join(60)
@@ -201,7 +203,7 @@ def test_a_member_with_a_deleted_registration_registers_again(
     member.follow()
     zookeeper.client.delete(f"{IDS}/{member.id}")
     assert wait_until(lambda: zookeeper.children(IDS) == [member.id], 60)
-    assert member.rejoin().logs == set(LOGS) and member.statistics.rebalances == 1
+    assert member.rejoin().partitions == set(LOGS) and member.statistics.rebalances == 1
 
 
 def answers_once_with_a_broken_connection(
@@ -230,7 +232,7 @@ def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before
     GroupMembers(consumer, GROUP).register("group_a", STATIC % b"clicks", is_ours=False)
     assert wait_until(lambda: not member.is_current, 30)
     answers_once_with_a_broken_connection(member._zookeeper, monkeypatch)
-    assert member.rejoin().logs == set(LOGS[2:]) == owners_in(zookeeper).keys()
+    assert member.rejoin().partitions == set(LOGS[2:]) == owners_in(zookeeper).keys()
 
 
 def test_a_member_that_leaves_deletes_its_registration_although_its_session_continues(
@@ -271,13 +273,15 @@ def dealt(
     """Return True if that member owns its round-robin assignment of these topics, next to a
     consumer `group_a` that reads `theirs`.
     """
-    logs = {
-        topic: [BrokerPartition(topic, p) for p in range(count)] for topic, count in counts.items()
+    partitions = {
+        topic: [TopicPartition(topic, p) for p in range(count)] for topic, count in counts.items()
     }
-    context = AssignmentContext({member.id: {"clicks": 1}, "group_a": theirs}, logs)
+    context = AssignmentContext({member.id: {"clicks": 1}, "group_a": theirs}, partitions)
     expected = assignment_of(member.id, assign(context, Strategy.ROUND_ROBIN_0_10, member.id))
     return {
-        log for log, owner in owners_in(zookeeper).items() if owner.startswith(member.id)
+        partition
+        for partition, owner in owners_in(zookeeper).items()
+        if owner.startswith(member.id)
     } == expected.keys()
 
 
@@ -345,11 +349,11 @@ def test_with_consumers_that_know_no_filter_one_is_registered_by_the_matching_na
     add("clicks", 2)
     with ZooKeeper(connect) as session:
         member = ZooKeeperMember(session, GROUP, "clicks", "run-1", wanted)
-        assert (len(member.join().logs), registered()) == (2, b'{"clicks":1}')
+        assert (len(member.join().partitions), registered()) == (2, b'{"clicks":1}')
         add("orders", 1)
         add("clerks", 1)
         assert wait_until(lambda: not member.is_current, 60)
-        assert (len(member.rejoin().logs), registered()) == (3, b'{"clerks":1,"clicks":1}')
+        assert (len(member.rejoin().partitions), registered()) == (3, b'{"clerks":1,"clicks":1}')
         member.leave()
 
 
@@ -371,7 +375,7 @@ def test_a_hand_over_happens_only_while_each_log_is_ours(
     make: Make, consumer: ZooKeeper, meanwhile: str, is_done: bool
 ) -> None:
     member = make()
-    logs = member.join().logs
+    partitions = member.join().partitions
     path = GroupPaths(GROUP).owner(LOGS[2])
     if meanwhile != "nothing":
         consumer.client.delete(path)
@@ -379,7 +383,7 @@ def test_a_hand_over_happens_only_while_each_log_is_ours(
         consumer.client.create(path, b"group_host-1-0", ephemeral=True)
     request = consumer.client.transaction()
     request.create("/plan", b"")
-    for check in member.owner_checks(logs):
+    for check in member.owner_checks(partitions):
         check.add_to(request)
     assert consumer.transact(request, "/plan") is is_done
     assert (consumer.read("/plan") is not None) is is_done

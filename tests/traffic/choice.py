@@ -32,14 +32,16 @@ class Traffic(Protocol):
         self,
         cluster: EmbeddedCluster,
         name: str,
-        logs: int,
+        partitions: int,
         *,
         replication_factor: int,
         config: Mapping[str, str] | None,
     ) -> None:
         """Return when every log can be written and read."""
 
-    def load(self, cluster: EmbeddedCluster, topic: str, first: int, count: int, logs: int) -> None:
+    def load(
+        self, cluster: EmbeddedCluster, topic: str, first: int, count: int, partitions: int
+    ) -> None:
         """Append `count` events from number `first` on, in every codec, spread evenly, and return
         when the brokers have them.
         """

@@ -32,12 +32,12 @@ class JafkaTraffic(OldTraffic):
         self,
         cluster: EmbeddedCluster,
         name: str,
-        logs: int,
+        partitions: int,
         *,
         replication_factor: int,
         config: Mapping[str, str] | None,
     ) -> None:
-        each, left = divmod(logs, len(cluster.brokers))
+        each, left = divmod(partitions, len(cluster.brokers))
         assert not left, "every broker has as many logs as the others"
         super().create_topic(
             cluster, name, each, replication_factor=replication_factor, config=config
@@ -61,10 +61,10 @@ class JafkaTraffic(OldTraffic):
             entries = [Entry(inside=entries)]
         return encode_physical(entries)
 
-    def append(self, log: OldLog, content: bytes) -> None:
+    def append(self, partition: OldLog, content: bytes) -> None:
         """A produce has no answer; the answer to the next request shows that it is done."""
-        where = string(log.topic) + struct.pack(">i", log.partition)
-        with asking(log.broker) as ask:
+        where = string(partition.topic) + struct.pack(">i", partition.partition)
+        with asking(partition.broker) as ask:
             ask(struct.pack(">h", _PRODUCE) + where + struct.pack(">i", len(content)) + content)
             ask(struct.pack(">h", _OFFSETS) + where + struct.pack(">qi", _LATEST, 1))()
 

@@ -48,10 +48,10 @@ class Kafka08Traffic(OldTraffic):
         codec = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)[number % 3]
         return encode_logical([Wrapper(plain, codec)] if codec else plain, magic=0)
 
-    def append(self, log: OldLog, content: bytes) -> None:
+    def append(self, partition: OldLog, content: bytes) -> None:
         acks = struct.pack(">hi", _BY_THE_LEADER, _WITHIN_MS)
-        where = _ONE + string(log.topic) + _ONE + struct.pack(">i", log.partition)
-        with asking(log.broker) as ask:
+        where = _ONE + string(partition.topic) + _ONE + struct.pack(">i", partition.partition)
+        with asking(partition.broker) as ask:
             answer = ask(
                 _PRODUCE_V0
                 + string("traffic")
@@ -65,8 +65,8 @@ class Kafka08Traffic(OldTraffic):
         )  # after it, at the end, the offset
         if refused:
             raise ConnectionError(
-                f"{log.broker.bootstrap} does not take messages for "
-                f"{log.topic}-{log.partition}: error {refused}"
+                f"{partition.broker.bootstrap} does not take messages for "
+                f"{partition.topic}-{partition.partition}: error {refused}"
             )
 
     def rows(self, log: OldLog) -> Iterator[Row]:

@@ -50,23 +50,29 @@ class ModernTraffic:
         self,
         cluster: EmbeddedCluster,
         name: str,
-        logs: int,
+        partitions: int,
         *,
         replication_factor: int,
         config: Mapping[str, str] | None,
     ) -> None:
-        cluster.create_topic(name, logs, replication_factor=replication_factor, config=config)
+        cluster.create_topic(name, partitions, replication_factor=replication_factor, config=config)
 
-    def load(self, cluster: EmbeddedCluster, topic: str, first: int, count: int, logs: int) -> None:
+    def load(
+        self, cluster: EmbeddedCluster, topic: str, first: int, count: int, partitions: int
+    ) -> None:
         addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
         with Brokers(addresses) as request, contextlib.ExitStack() as opened:
-            leaders = _leaders(request, topic, logs)
+            leaders = _leaders(request, topic, partitions)
             brokers = {
                 one: opened.enter_context(SimpleConsumer(one.host, one.port))
                 for one in set(leaders.values())
             }
             batches = click_batches(
-                first, count, partitions=logs, began_ms=1_700_000_000_000, records_per_batch=20
+                first,
+                count,
+                partitions=partitions,
+                began_ms=1_700_000_000_000,
+                records_per_batch=20,
             )
             for partition, batch in batches:
                 broker = brokers[leaders[partition]]
@@ -105,12 +111,12 @@ def read(cluster: EmbeddedCluster, topic: str, isolation: str = "read_committed"
             )
         ) as consumer,
     ):
-        logs = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-        ends = consumer.end_offsets(logs)
-        consumer.assign(logs)
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
         consumer.seek_to_beginning()
         deadline = time.monotonic() + 60
-        while any(consumer.position(log) < ends[log] for log in logs):
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
             assert time.monotonic() < deadline, "the topic could not be read"
             for records in consumer.poll(timeout_ms=500).values():
                 rows.update((r.partition, r.offset, hash_of(r.value)) for r in records)
@@ -141,8 +147,8 @@ def _leaders(cluster: Brokers, topic: str, partitions: int) -> dict[int, Broker]
     def are_known() -> bool:
         found.update(
             {
-                log.partition: leader.broker
-                for log, leader in cluster.describe([topic]).leaders.items()
+                partition.partition: leader.broker
+                for partition, leader in cluster.describe([topic]).leaders.items()
             }
         )
         return len(found) >= partitions

@@ -54,26 +54,28 @@ class OldTraffic(ABC):
         """A message set; `number` chooses the codec."""
 
     @abstractmethod
-    def append(self, log: OldLog, content: bytes) -> None:
+    def append(self, partition: OldLog, content: bytes) -> None:
         """Return when the broker has it."""
 
     @abstractmethod
-    def rows(self, log: OldLog) -> Iterator[Row]:
+    def rows(self, partition: OldLog) -> Iterator[Row]:
         """Every message of a log."""
 
     def create_topic(
         self,
         cluster: EmbeddedCluster,
         name: str,
-        logs: int,
+        partitions: int,
         *,
         replication_factor: int,
         config: Mapping[str, str] | None,
     ) -> None:
-        cluster.create_topic(name, logs, replication_factor=replication_factor, config=config)
+        cluster.create_topic(name, partitions, replication_factor=replication_factor, config=config)
 
-    def load(self, cluster: EmbeddedCluster, topic: str, first: int, count: int, logs: int) -> None:
-        assert len(self.logs(cluster, topic)) == logs, (
+    def load(
+        self, cluster: EmbeddedCluster, topic: str, first: int, count: int, partitions: int
+    ) -> None:
+        assert len(self.logs(cluster, topic)) == partitions, (
             f"the topic has {len(self.logs(cluster, topic))} logs"
         )
         with self.sending(cluster, topic) as send:
@@ -89,17 +91,19 @@ class OldTraffic(ABC):
     def sending(
         self, cluster: EmbeddedCluster, topic: str
     ) -> Iterator[Callable[[Sequence[Message]], None]]:
-        logs, numbers = self.logs(cluster, topic), itertools.count()
+        partitions, numbers = self.logs(cluster, topic), itertools.count()
 
         def send(messages: Sequence[Message]) -> None:
             """To one log after the other."""
-            turn, at = divmod(next(numbers), len(logs))
-            self.append(logs[at], self.encode(messages, turn))
+            turn, at = divmod(next(numbers), len(partitions))
+            self.append(partitions[at], self.encode(messages, turn))
 
         yield send
 
     def in_topic(self, cluster: EmbeddedCluster, topic: str) -> Counter[Row]:
-        return Counter(row for log in self.logs(cluster, topic) for row in self.rows(log))
+        return Counter(
+            row for partition in self.logs(cluster, topic) for row in self.rows(partition)
+        )
 
 
 @contextlib.contextmanager

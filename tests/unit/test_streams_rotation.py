@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import CorruptData, NotAssigned
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.streams.partition_scheduler import PartitionScheduler
 
-P0, P1, P2 = LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+P0, P1, P2 = LOGS = [TopicPartition("clicks", p) for p in range(3)]
 EIGHT_POLLS = [  # wanted records, the broker's records, the returned ones, the order after it
     ((P0, P1, P2), (P0, 0), (P0, [0, 1]), (P0, P1, P2)),
     ((P1, P2), (P1, 0), (P0, [2, 3]), (P1, P2, P0)),
@@ -27,9 +27,9 @@ EIGHT_POLLS = [  # wanted records, the broker's records, the returned ones, the 
 ]
 
 
-def rotation(*logs: BrokerPartition) -> PartitionScheduler[int]:
+def rotation(*partitions: TopicPartition) -> PartitionScheduler[int]:
     found = PartitionScheduler[int]()
-    found.assign(logs)
+    found.assign(partitions)
     return found
 
 
@@ -152,21 +152,21 @@ def test_a_log_that_is_not_assigned_is_refused_by_name_and_nothing_is_changed(wo
 def test_every_record_is_handed_out_once_and_in_the_order_of_its_log_however_answers_come(
     sizes: list[list[int]], most: int
 ) -> None:
-    logs = [BrokerPartition("clicks", p) for p in range(len(sizes))]
+    partitions = [TopicPartition("clicks", p) for p in range(len(sizes))]
     turns, given_, got = (
-        rotation(*logs),
-        Counter[BrokerPartition](),
-        {log: list[int]() for log in logs},
+        rotation(*partitions),
+        Counter[TopicPartition](),
+        {partition: list[int]() for partition in partitions},
     )
-    left = {log: list(some) for log, some in zip(logs, sizes, strict=True)}
+    left = {partition: list(some) for partition, some in zip(partitions, sizes, strict=True)}
     while any(left.values()) or turns.has_records:
-        for log in turns.to_fetch():
-            if left[log]:
-                size = left[log].pop()
-                turns.add(log, iter(range(given_[log], given_[log] + size)))
-                given_[log] += size
+        for partition in turns.to_fetch():
+            if left[partition]:
+                size = left[partition].pop()
+                turns.add(partition, iter(range(given_[partition], given_[partition] + size)))
+                given_[partition] += size
         handed_out = turns.take(most)
         assert sum(map(len, handed_out.values())) <= most
-        for log, records in handed_out.items():
-            got[log] += records
-    assert got == {log: list(range(given_[log])) for log in logs}
+        for partition, records in handed_out.items():
+            got[partition] += records
+    assert got == {partition: list(range(given_[partition])) for partition in partitions}

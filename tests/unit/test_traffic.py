@@ -51,7 +51,7 @@ def log_of(tmp_path: Path) -> LogOf:
 def test_a_message_of_jafka_lies_where_its_outer_entry_begins_and_has_its_place_in_there(
     log_of: LogOf,
 ) -> None:
-    log = log_of(
+    partition = log_of(
         {"00000000000000000000.jafka": PLAIN, "00000000000000000031.jafka": IN_GZIP + PLAIN[:15]}
     )
     expected: list[Row] = [
@@ -61,14 +61,14 @@ def test_a_message_of_jafka_lies_where_its_outer_entry_begins_and_has_its_place_
         (3, 2, 31, 1, hash_of(CHINESE)),
         (3, 2, 93, 0, hash_of(HELLO)),
     ]
-    assert list(JafkaTraffic().rows(log)) == expected
+    assert list(JafkaTraffic().rows(partition)) == expected
 
 
 def test_a_message_of_kafka_0_8_has_its_own_offset_in_a_wrapper_too(log_of: LogOf) -> None:
-    log = log_of(
+    partition = log_of(
         {"00000000000000000100.log": OFFSET_100, "00000000000000000101.log": OFFSETS_100_AND_102}
     )
-    assert list(Kafka08Traffic().rows(log)) == [
+    assert list(Kafka08Traffic().rows(partition)) == [
         (2, 100, hash_of(HELLO)),
         (2, 100, hash_of(HELLO)),
         (2, 102, hash_of(CHINESE)),

@@ -16,13 +16,13 @@ from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.process import open_files
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     EpochEnd,
     Isolation,
     KafkaGroup,
     OpenTransaction,
     PartitionOffsets,
     Retention,
+    TopicPartition,
 )
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
@@ -46,7 +46,7 @@ from tests.fakes.broker import (
 )
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
-LOGS = [BrokerPartition("demo", number) for number in range(4)]
+LOGS = [TopicPartition("demo", number) for number in range(4)]
 
 
 @pytest.fixture
@@ -54,13 +54,13 @@ def brokers() -> Iterator[tuple[FakeBroker, FakeBroker]]:
     """Two brokers; each leads two of the four logs of `demo`, and log n holds 10 n records."""
     world = World()
     with FakeBroker(world, broker_id=1) as first, FakeBroker(world, broker_id=2) as second:
-        for log in LOGS:
-            leader = (first, second)[log.partition % 2]
-            leader.log(log.topic, log.partition)
-            for number in range(log.partition):
+        for partition in LOGS:
+            leader = (first, second)[partition.partition % 2]
+            leader.log(partition.topic, partition.partition)
+            for number in range(partition.partition):
                 leader.append(
-                    log.topic,
-                    log.partition,
+                    partition.topic,
+                    partition.partition,
                     encode(Batch(10 * number, [Rec(delta) for delta in range(10)])),
                 )
         yield first, second
@@ -84,9 +84,11 @@ def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_bro
     requests: list[int],
 ) -> None:
     found = cluster.extents(LOGS, isolation=isolation)
-    assert dict(found.extents) == {log: PartitionOffsets(0, 10 * log.partition) for log in LOGS}
-    assert {log: leader.broker.id for log, leader in found.leaders.items()} == {
-        log: 1 + log.partition % 2 for log in LOGS
+    assert dict(found.extents) == {
+        partition: PartitionOffsets(0, 10 * partition.partition) for partition in LOGS
+    }
+    assert {partition: leader.broker.id for partition, leader in found.leaders.items()} == {
+        partition: 1 + partition.partition % 2 for partition in LOGS
     }
     assert (requests_of(brokers, METADATA), requests_of(brokers, LIST_OFFSETS)) == (
         [1, 0],
@@ -110,7 +112,7 @@ def test_a_broker_that_has_just_started_is_queried_again_until_it_knows_topics(
             + [answers_and_gets_the_topic]
         )
         assert cluster.describe_when_known(topics, wait_s=30).leaders.keys() == {
-            BrokerPartition("demo", 0)
+            TopicPartition("demo", 0)
         }
 
 
@@ -205,12 +207,12 @@ def test_a_leader_that_never_answers_is_unreachable(
         world.addresses[3] = listener.getsockname()
     world.logs["demo", 9] = FakeLog(3)
     with pytest.raises(BrokerUnreachable, match="No connection:"):
-        cluster.extents([BrokerPartition("demo", 9)], isolation=COMMITTED, wait_for_leader_s=0)
+        cluster.extents([TopicPartition("demo", 9)], isolation=COMMITTED, wait_for_leader_s=0)
 
 
 def test_a_missing_topic_is_distinguished_from_one_without_leaders(cluster: Cluster) -> None:
     with pytest.raises(TopicMissing):
-        cluster.extents([BrokerPartition("gone", 0)], isolation=COMMITTED, wait_for_leader_s=0)
+        cluster.extents([TopicPartition("gone", 0)], isolation=COMMITTED, wait_for_leader_s=0)
 
 
 def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(
@@ -241,7 +243,7 @@ def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_l
 ) -> None:
     size = len(brokers[1].log("demo", 1).batches[0])
     assert cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED)) == {
-        log: size / 10 for log in LOGS[1:]
+        partition: size / 10 for partition in LOGS[1:]
     }
     assert requests_of(brokers, LOG_DIRS) == [1, 1]
 
@@ -347,7 +349,9 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
 ) -> None:
     found = cluster.extents(LOGS, isolation=COMMITTED)
     before = requests_of(brokers, LIST_OFFSETS)
-    late = cluster.retained_from(found, {log: 2**50 for log in LOGS[2:]}, isolation=COMMITTED)
+    late = cluster.retained_from(
+        found, {partition: 2**50 for partition in LOGS[2:]}, isolation=COMMITTED
+    )
     assert late == {LOGS[2]: 20, LOGS[3]: 30}
     assert cluster.retained_from(found, {LOGS[3]: 0}, isolation=COMMITTED) == {LOGS[3]: 0}
     assert requests_of(brokers, LIST_OFFSETS) == [before[0] + 1, before[1] + 2]
@@ -357,12 +361,12 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
 def test_the_end_of_an_epoch_is_requested_from_each_leader_once(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
-    for log in LOGS:
-        brokers[0].world.logs["demo", log.partition].elect(4)
-        fill = brokers[log.partition % 2]
-        fill.append("demo", log.partition, encode(Batch(10 * log.partition, [Rec(0)])))
+    for partition in LOGS:
+        brokers[0].world.logs["demo", partition.partition].elect(4)
+        fill = brokers[partition.partition % 2]
+        fill.append("demo", partition.partition, encode(Batch(10 * partition.partition, [Rec(0)])))
     found = cluster.epoch_ends(dict.fromkeys(LOGS, 0), leaders=cluster.describe(["demo"]).leaders)
-    assert found == {log: EpochEnd(0, 0, 10 * log.partition) for log in LOGS}
+    assert found == {partition: EpochEnd(0, 0, 10 * partition.partition) for partition in LOGS}
     assert requests_of(brokers, LEADER_EPOCHS) == [1, 1]
     assert cluster.epoch_ends({LOGS[3]: 4}) == {LOGS[3]: EpochEnd(4, 4, 31)}
 
@@ -474,7 +478,7 @@ def test_assignments_of_a_group_are_unknown_during_a_rebalance_or_for_another_pr
     ],
 )
 def test_members_of_the_consumer_protocol_have_present_and_target_assignments(
-    state: str, expected: frozenset[BrokerPartition] | None
+    state: str, expected: frozenset[TopicPartition] | None
 ) -> None:
     with (
         FakeBroker(versions={CONSUMER_GROUPS: (0, 1)}) as broker,
@@ -542,7 +546,7 @@ def test_a_slow_broker_does_not_delay_requests_to_others() -> None:
             broker.script[LIST_OFFSETS].append(held_until_all_are_requested)
         cluster = closing.enter_context(Cluster([(brokers[0].host, brokers[0].port)], timeout_s=30))
         found = cluster.extents(
-            [BrokerPartition("demo", number) for number in range(many)],
+            [TopicPartition("demo", number) for number in range(many)],
             isolation=Isolation.READ_COMMITTED,
         )
     assert len(found.extents) == many and not all_asked.broken

@@ -15,7 +15,7 @@ from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka import kafka_broker_type, versions
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
 from tests.builders import plain_settings
 from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker
@@ -64,12 +64,12 @@ def test_topics_without_a_reported_cleanup_policy_are_named(
 def test_of_topics_on_brokers_of_byte_positions_it_reports_unknown_facts_and_absent_brokers() -> (
     None
 ):
-    here, away = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
-    logs = (
+    here, away = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
+    partitions = (
         PartitionMetadata(here, None, Leader(Broker(1, "h", 1, "jafka"))),
         PartitionMetadata(away, None, None),
     )
-    clicks = TopicMetadata("clicks", None, None, False, logs)
+    clicks = TopicMetadata("clicks", None, None, False, partitions)
     metadata = ClusterMetadata(None, {1: Broker(1, "h", 1)}, {"clicks": clicks})
     findings = findings_of(metadata, assume_cluster_id="old", broker_type="jafka")
     gone, known, there = doctor_services.topics("topics", findings)

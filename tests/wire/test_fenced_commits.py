@@ -18,27 +18,27 @@ from etl.io.brokers.member_state import MemberTerms
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,
-    BrokerPartition,
     Committed,
     GroupProtocol,
     MemberAssignment,
     Membership,
     OffsetsStorage,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, Plan, PlanKind, PlannedCommit, PlanOrigin
 from tests.builders import kafka_named, plain_plan
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
 
-FIRST, SECOND = (BrokerPartition("demo", number) for number in range(2))
+FIRST, SECOND = (TopicPartition("demo", number) for number in range(2))
 KEPT = StoredOffsets("g", "clicks")
 SEEN = Committed(500, None, "theirs")
 
 
-def plan_of(*logs: BrokerPartition) -> Plan:
-    share = MemberAssignment("m-1", Membership.COORDINATOR, "range", 3, frozenset(logs))
-    positions = dict.fromkeys(logs, 800)
+def plan_of(*partitions: TopicPartition) -> Plan:
+    share = MemberAssignment("m-1", Membership.COORDINATOR, "range", 3, frozenset(partitions))
+    positions = dict.fromkeys(partitions, 800)
     return with_id(
         plain_plan(
             number=2,
@@ -48,7 +48,7 @@ def plan_of(*logs: BrokerPartition) -> Plan:
             shape="s",
             ranges=(),
             loaded_until=positions,
-            expected_commits=dict.fromkeys(logs, SEEN),
+            expected_commits=dict.fromkeys(partitions, SEEN),
             commit=PlannedCommit(CommitState.IN_DOUBT, OffsetsStorage.KAFKA, share),
         )
     )
@@ -61,8 +61,8 @@ PLAN = plan_of(FIRST, SECOND)
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker() as running:
         running.world.generation, running.world.members = 3, {"m-1": b""}
-        for log in (FIRST, SECOND):
-            running.world.committed["g", log.topic, log.partition] = (500, "theirs")
+        for partition in (FIRST, SECOND):
+            running.world.committed["g", partition.topic, partition.partition] = (500, "theirs")
         yield running
 
 
@@ -73,7 +73,10 @@ def cluster(broker: FakeBroker) -> Iterator[Cluster]:
 
 
 def stored(broker: FakeBroker) -> set[tuple[int, str]]:
-    return {broker.world.committed["g", log.topic, log.partition] for log in (FIRST, SECOND)}
+    return {
+        broker.world.committed["g", partition.topic, partition.partition]
+        for partition in (FIRST, SECOND)
+    }
 
 
 def hand_over(
@@ -148,8 +151,8 @@ def test_rejected_after_an_answer_in_doubt_the_stored_offsets_decide(
     """A lost answer or one of a moving coordinator, whose batch may be in the log. A commit that
     was accepted in part is never void: another plan would begin where the part ends.
     """
-    for log, stored in zip((FIRST, SECOND), there, strict=True):
-        broker.world.committed["g", log.topic, log.partition] = stored
+    for partition, stored in zip((FIRST, SECOND), there, strict=True):
+        broker.world.committed["g", partition.topic, partition.partition] = stored
     broker.script[OFFSET_COMMIT].extend([hang_up] * hangs_up)
     broker.world.group_refusals[OFFSET_COMMIT].extend(codes)
     results = list[str]()
@@ -190,7 +193,9 @@ def test_a_commit_with_unknown_topics_after_a_lost_answer_is_not_void_either(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
-    broker.world.refused_logs.update({(log.topic, log.partition): 3 for log in (FIRST, SECOND)})
+    broker.world.refused_logs.update(
+        {(partition.topic, partition.partition): 3 for partition in (FIRST, SECOND)}
+    )
     with pytest.raises(CommitUnknown, match="do not know the topics"):
         hand_over(cluster, [], tries_for_s=0.3)
 
@@ -201,8 +206,8 @@ def test_a_topic_that_the_coordinator_does_not_know_yet_is_not_deleted(
     """The brokers' metadata has it: the same commit is sent again, and accepted as soon as the
     coordinator knows it.
     """
-    for log in (FIRST, SECOND):
-        broker.log(log.topic, log.partition)
+    for partition in (FIRST, SECOND):
+        broker.log(partition.topic, partition.partition)
     broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
     with pytest.raises(CommitUnknown, match="does not know a topic that other brokers have"):
         hand_over(cluster, [])
@@ -229,7 +234,7 @@ def test_a_partition_of_a_deleted_topic_has_no_owner_and_an_unreadable_one_is_an
 
 
 def test_more_than_a_batch_holds_is_refused_by_name(cluster: Cluster) -> None:
-    many = plan_of(*(BrokerPartition("demo" * 20, number) for number in range(6000)))
+    many = plan_of(*(TopicPartition("demo" * 20, number) for number in range(6000)))
     with pytest.raises(SettingsError, match="The offset commit of 6,000 partitions has"):
         hand_over(cluster, [], many)
 

@@ -32,9 +32,9 @@ from etl.kafka import versions
 from etl.kafka.request_values import FetchTarget
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Cleanup,
     Leader,
+    TopicPartition,
     parse_intervals,
 )
 from etl.model.plans import OffsetRange, RangeResult
@@ -109,7 +109,7 @@ def fill(
 def wanted(
     partition: int, from_offset: int, until_offset: int, leader: Leader | None = None
 ) -> OffsetRange:
-    return OffsetRange(BrokerPartition("demo", partition), from_offset, until_offset, leader)
+    return OffsetRange(TopicPartition("demo", partition), from_offset, until_offset, leader)
 
 
 def offsets(partition: int, from_offset: int, until_offset: int) -> list[tuple[int, int]]:
@@ -201,7 +201,7 @@ def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_rea
     )
     assert (raised.value.exit_code, parse_intervals(raised.value.where["missing"])[0]) == (
         5,
-        (BrokerPartition("demo", 0), 10, 20),
+        (TopicPartition("demo", 0), 10, 20),
     )
 
 
@@ -442,7 +442,7 @@ def test_the_placeholder_id_of_brokers_without_ids_is_not_sent(
 ) -> None:
     fill(broker, 0, batches=3)
     with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer:
-        consumer.multifetch([FetchTarget(BrokerPartition("demo", 0), 0, 100, topic_id=planned)])
+        consumer.multifetch([FetchTarget(TopicPartition("demo", 0), 0, 100, topic_id=planned)])
     assert broker.requests[-1] == (FETCH, 12)
 
 
@@ -467,11 +467,11 @@ def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(
     broker: FakeBroker,
 ) -> None:
     fill(broker, 0, batches=3)
-    log = BrokerPartition("demo", 0)
+    partition = TopicPartition("demo", 0)
     task = Task(
         broker,
         [wanted(0, 0, 30, leader(broker))],
-        {"leader_epochs": {log: 0}, "fetch_max_bytes": 100},
+        {"leader_epochs": {partition: 0}, "fetch_max_bytes": 100},
     )
     rows = task.batches()
     next(rows)
@@ -489,7 +489,7 @@ def test_a_leader_that_is_elected_cleanly_while_a_log_is_read_stops_nothing(
     task = Task(
         broker,
         [wanted(0, 0, 30, leader(broker))],
-        {"leader_epochs": {BrokerPartition("demo", 0): 0}, "fetch_max_bytes": 100},
+        {"leader_epochs": {TopicPartition("demo", 0): 0}, "fetch_max_bytes": 100},
     )
     rows = task.batches()
     first = next(rows)
@@ -545,12 +545,12 @@ def test_a_transaction_that_stays_open_below_until_may_be_tried_again(
 
 def test_a_transaction_that_ends_while_it_is_waited_for_is_read(broker: FakeBroker) -> None:
     fill(broker, 0, batches=3)
-    log = broker.log("demo", 0)
-    log.last_stable = 10
+    partition = broker.log("demo", 0)
+    partition.last_stable = 10
     task = Task(broker, [wanted(0, 0, 20)])
     rows = task.batches()
     seen = [next(rows)]
-    log.last_stable = None
+    partition.last_stable = None
     assert sum(each.num_rows for each in [*seen, *rows]) == 20
 
 

@@ -22,7 +22,7 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.partition_ends import read_fingerprints
-from etl.model.partitions import Broker, BrokerPartition, Fingerprint, Isolation, Leader
+from etl.model.partitions import Broker, Fingerprint, Isolation, Leader, TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from etl.reader.fetch_options import FetchOptions
@@ -30,7 +30,7 @@ from tests.builders import split_fetch_options
 from tests.fakes.broker import hang_up
 from tests.fakes.jafka import FETCH, JafkaBroker, entry, wrapped
 
-ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
+ONE, TWO = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
 COLUMNS = ("value", "topic", "partition", "offset", "broker_id", "message_index", "incarnation")
 
 
@@ -45,13 +45,15 @@ def brokers() -> Iterator[tuple[JafkaBroker, JafkaBroker]]:
         yield first, second
 
 
-def leader(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> Leader:
-    broker = brokers[(log.broker_id or 0) - 1]
-    return Leader(Broker(log.broker_id or 0, broker.host, broker.port, "jafka"))
+def leader(partition: TopicPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> Leader:
+    broker = brokers[(partition.broker_id or 0) - 1]
+    return Leader(Broker(partition.broker_id or 0, broker.host, broker.port, "jafka"))
 
 
-def end_of(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> int:
-    return brokers[(log.broker_id or 0) - 1].logs[log.topic, log.partition].flushed
+def end_of(partition: TopicPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> int:
+    return (
+        brokers[(partition.broker_id or 0) - 1].logs[partition.topic, partition.partition].flushed
+    )
 
 
 def read(
@@ -72,8 +74,8 @@ def read(
     return [row for arrow_batch in batches for row in arrow_batch.to_pylist()], receipts
 
 
-def whole(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> OffsetRange:
-    return OffsetRange(log, 0, end_of(log, brokers), leader(log, brokers))
+def whole(partition: TopicPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> OffsetRange:
+    return OffsetRange(partition, 0, end_of(partition, brokers), leader(partition, brokers))
 
 
 def test_the_same_partition_of_two_brokers_is_read_from_each(
@@ -131,7 +133,7 @@ def test_offsets_that_expired_are_lost(brokers: tuple[JafkaBroker, JafkaBroker])
 def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
-    missing = BrokerPartition("no-such-topic", 0, 1)
+    missing = TopicPartition("no-such-topic", 0, 1)
     with pytest.raises(
         RanOutBeforeUntil, match="The partition ends at 0, the range at 10"
     ) as refused:
@@ -142,11 +144,14 @@ def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
 def test_a_log_that_lost_its_end_is_reported_at_once_and_read_to_its_end_on_request(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
-    request, log = whole(TWO, brokers), brokers[1].logs["clicks", 0]
-    log.content, log.flushed = log.content[: len(entry(b"b0")) * 3 + 4], len(entry(b"b0")) * 3 + 4
+    request, partition = whole(TWO, brokers), brokers[1].logs["clicks", 0]
+    partition.content, partition.flushed = (
+        partition.content[: len(entry(b"b0")) * 3 + 4],
+        len(entry(b"b0")) * 3 + 4,
+    )
     with pytest.raises(
         RanOutBeforeUntil,
-        match=f"The partition ends at {log.flushed}, the range at {request.until_offset}",
+        match=f"The partition ends at {partition.flushed}, the range at {request.until_offset}",
     ) as refused:
         read([request], deadline_s=60)
     assert refused.value.where["offset"] == len(entry(b"b0")) * 3
@@ -212,12 +217,14 @@ def test_a_message_truncated_once_is_requested_again(
 
 
 def known(
-    log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]
-) -> dict[BrokerPartition, Fingerprint]:
+    partition: TopicPartition, brokers: tuple[JafkaBroker, JafkaBroker]
+) -> dict[TopicPartition, Fingerprint]:
     """By what the log is known: its last ten bytes."""
-    led = leader(log, brokers)
+    led = leader(partition, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
-        return read_fingerprints(cluster, {log: (end_of(log, brokers), 10)}, {log: led})
+        return read_fingerprints(
+            cluster, {partition: (end_of(partition, brokers), 10)}, {partition: led}
+        )
 
 
 def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(
@@ -262,11 +269,11 @@ def test_a_log_recreated_since_the_plan_fails_the_task_at_the_end_of_its_read(
 def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
-    log, led = brokers[0].logs["clicks", 0], leader(ONE, brokers)
-    cut, end = log.starts[1], end_of(ONE, brokers)
+    partition, led = brokers[0].logs["clicks", 0], leader(ONE, brokers)
+    cut, end = partition.starts[1], end_of(ONE, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
         planned = read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led})
-        log.expire()
+        partition.expire()
         assert read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led}) == {}
     rows, _ = read([OffsetRange(ONE, cut, end, led)], fingerprints=planned)
     assert [row["value"] for row in rows] == [b"a3"]

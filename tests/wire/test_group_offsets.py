@@ -23,7 +23,7 @@ from etl.errors import (
 )
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import CommittedOffset
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from tests.fakes.broker import (
     FIND_COORDINATOR,
     OFFSET_COMMIT,
@@ -36,7 +36,7 @@ from tests.fakes.broker import (
     never,
 )
 
-DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
+DEMO, OTHER = TopicPartition("demo", 0), TopicPartition("demo", 1)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_topics_go_by_their_names_where_the_id_of_one_is_not_known() -> None:
     with FakeBroker(versions={OFFSET_COMMIT: (1, 10), OFFSET_FETCH: (1, 10)}) as broker:
         with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer:
             consumer.commit_offsets(
-                "g", {DEMO: 42, BrokerPartition("else", 0): 1}, topic_ids={"demo": str(UUID(int=7))}
+                "g", {DEMO: 42, TopicPartition("else", 0): 1}, topic_ids={"demo": str(UUID(int=7))}
             )
         assert (OFFSET_COMMIT, 9) in broker.requests
 
@@ -257,7 +257,7 @@ def test_each_logs_error_is_reported_and_the_others_are_stored(
 ) -> None:
     broker.world.refused_logs["demo", 1] = 3
     reported = consumer.commit_each("g", {DEMO: 42, OTHER: 43})
-    assert {log: refusal and refusal.name for log, refusal in reported.items()} == {
+    assert {partition: refusal and refusal.name for partition, refusal in reported.items()} == {
         DEMO: None,
         OTHER: "UNKNOWN_TOPIC_OR_PARTITION",
     }

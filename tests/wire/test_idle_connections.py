@@ -18,7 +18,7 @@ from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS, IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import LATEST, FetchTarget
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.reader.fetch import read_ranges
 from etl.reader.fetch_options import FetchOptions
@@ -35,7 +35,7 @@ from tests.fakes.broker import (
 )
 from tests.fakes.jafka import JafkaBroker, entry
 
-LOG = BrokerPartition("demo", 0)
+LOG = TopicPartition("demo", 0)
 BATCH = encode(Batch(0, [Rec(0, b"hello"), Rec(1, b"world")]))
 
 
@@ -216,7 +216,7 @@ def test_between_the_answers_to_one_question_it_is_not_given_back(idle: IdleConn
 
         jafka.append("demo", 0, entry(b"hello"))
         with consumer() as one, pytest.raises(BrokerUnreachable):
-            one.list_offsets({BrokerPartition("demo", number): LATEST for number in (0, 9, 1)})
+            one.list_offsets({TopicPartition("demo", number): LATEST for number in (0, 9, 1)})
         assert len(idle) == 0
         for _ in range(3):
             with consumer() as one:

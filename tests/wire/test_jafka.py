@@ -14,13 +14,13 @@ import pytest
 from etl.errors import BrokerError, NotKafka
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from tests.fakes.broker import FakeBroker
 from tests.fakes.jafka import OFFSETS, JafkaBroker, entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 from tests.fakes.listening import listening
 
-DEMO = BrokerPartition("demo", 0, 3)
+DEMO = TopicPartition("demo", 0, 3)
 HELLO, WORLD = entry(b"hello"), entry(b"world!")
 
 
@@ -79,19 +79,22 @@ def test_a_log_of_several_segments_names_their_starts_as_boundaries(
     assert consumer.list_offsets({DEMO: EARLIEST})[DEMO].offset == 15
 
 
-@pytest.mark.parametrize("logs", [1, 2, 64, 65, 1000])
+@pytest.mark.parametrize("partitions", [1, 2, 64, 65, 1000])
 def test_the_ends_of_many_logs_are_requested_on_one_connection_and_matched_by_their_order(
-    logs: int,
+    partitions: int,
 ) -> None:
-    with JafkaBroker(partitions=logs).listening() as broker, consumer_of(broker) as consumer:
-        for number in range(0, logs, 7):
+    with JafkaBroker(partitions=partitions).listening() as broker, consumer_of(broker) as consumer:
+        for number in range(0, partitions, 7):
             broker.append("demo", number, *[HELLO] * (number % 5))
-        times = {BrokerPartition("demo", number, 3): LATEST for number in reversed(range(logs))}
-        found = consumer.list_offsets(times)
-        assert {log.partition: listed.offset for log, listed in found.items()} == {
-            number: len(HELLO) * (number % 5) if number % 7 == 0 else 0 for number in range(logs)
+        times = {
+            TopicPartition("demo", number, 3): LATEST for number in reversed(range(partitions))
         }
-        assert (requests_of(broker), broker.connections) == ([OFFSETS] * logs, 1)
+        found = consumer.list_offsets(times)
+        assert {partition.partition: listed.offset for partition, listed in found.items()} == {
+            number: len(HELLO) * (number % 5) if number % 7 == 0 else 0
+            for number in range(partitions)
+        }
+        assert (requests_of(broker), broker.connections) == ([OFFSETS] * partitions, 1)
 
 
 def test_answers_are_read_before_further_requests_so_that_both_sides_never_only_send() -> None:
@@ -122,7 +125,7 @@ def test_answers_are_read_before_further_requests_so_that_both_sides_never_only_
         assert (
             len(
                 consumer.list_offsets(
-                    {BrokerPartition("demo", number): LATEST for number in range(150)}
+                    {TopicPartition("demo", number): LATEST for number in range(150)}
                 )
             )
             == 150

@@ -13,10 +13,10 @@ from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionDenied, Topi
 from etl.io.brokers import group_offsets
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.group_offsets import StoredOffsets
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
+from etl.model.partitions import NOTHING_COMMITTED, Committed, TopicPartition
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up
 
-FIRST, SECOND = (BrokerPartition("demo", number) for number in range(2))
+FIRST, SECOND = (TopicPartition("demo", number) for number in range(2))
 OURS = f"12:{'a' * 32}"
 KEPT = StoredOffsets("g", "clicks")
 
@@ -27,16 +27,16 @@ def cluster(broker: FakeBroker) -> Iterator[Cluster]:
         yield connected
 
 
-def to(offset: int) -> dict[BrokerPartition, Committed]:
+def to(offset: int) -> dict[TopicPartition, Committed]:
     return {FIRST: Committed(offset, None, OURS)}
 
 
-def stored(broker: FakeBroker, log: BrokerPartition = FIRST) -> tuple[int, str] | None:
-    return broker.world.committed.get(("g", log.topic, log.partition))
+def stored(broker: FakeBroker, partition: TopicPartition = FIRST) -> tuple[int, str] | None:
+    return broker.world.committed.get(("g", partition.topic, partition.partition))
 
 
-def store(broker: FakeBroker, offset: int, word: str, log: BrokerPartition = FIRST) -> None:
-    broker.world.committed["g", log.topic, log.partition] = (offset, word)
+def store(broker: FakeBroker, offset: int, word: str, partition: TopicPartition = FIRST) -> None:
+    broker.world.committed["g", partition.topic, partition.partition] = (offset, word)
 
 
 def test_metadata_of_this_pipeline_is_its_plans_and_any_other_stays_as_it_is(
@@ -136,7 +136,7 @@ def test_very_many_offsets_are_committed_by_as_many_at_once_as_a_coordinator_tak
     broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_offsets, "_COMMIT_BYTES", 1_000)
-    after = {BrokerPartition("demo", number): Committed(800, None, OURS) for number in range(20)}
+    after = {TopicPartition("demo", number): Committed(800, None, OURS) for number in range(20)}
     assert sorted(KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)) == sorted(
         after
     )

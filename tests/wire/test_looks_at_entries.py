@@ -11,10 +11,10 @@ import pytest
 from etl.io.brokers import cluster_requests
 from etl.io.brokers.cluster_requests import Cluster, verify_offsets
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.model.partitions import Broker, BrokerPartition, Leader, LookedAt, UnverifiedOffset
+from etl.model.partitions import Broker, Leader, LookedAt, TopicPartition, UnverifiedOffset
 from tests.fakes.jafka import FETCH, MULTIFETCH, JafkaBroker, entry, wrapped
 
-LOG, OTHER = BrokerPartition("clicks", 0, 7), BrokerPartition("clicks", 1, 7)
+LOG, OTHER = TopicPartition("clicks", 0, 7), TopicPartition("clicks", 1, 7)
 TEXT = b"a text of some length, as payloads are"
 
 
@@ -27,15 +27,16 @@ def broker() -> Iterator[JafkaBroker]:
 def looked(
     broker: JafkaBroker,
     *offsets: int,
-    log: BrokerPartition = LOG,
+    partition: TopicPartition = LOG,
     walk_from: int = 0,
     until: int | None = None,
     is_kept: bool = False,
 ) -> list[LookedAt]:
-    end = until or broker.logs[log.topic, log.partition].end
+    end = until or broker.logs[partition.topic, partition.partition].end
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         found = verify_offsets(
-            consumer, [UnverifiedOffset(log, offset, walk_from, end, is_kept) for offset in offsets]
+            consumer,
+            [UnverifiedOffset(partition, offset, walk_from, end, is_kept) for offset in offsets],
         )
     return sorted((one for _, one in found), key=lambda one: one.offset)
 
@@ -185,15 +186,18 @@ def test_all_logs_of_a_broker_are_verified_by_one_request_and_scanned_by_another
     for number in (0, 1):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(4)))
     doubted = [
-        UnverifiedOffset(log, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT)))
-        for number, log in enumerate((LOG, OTHER))
+        UnverifiedOffset(partition, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT)))
+        for number, partition in enumerate((LOG, OTHER))
     ]
     leader = Leader(Broker(7, "127.0.0.1", broker.port, "jafka"))
     with Cluster([("127.0.0.1", broker.port)], generation="jafka") as cluster:
         found = cluster.looked_at(doubted, {LOG: leader, OTHER: leader})
         assert cluster.looked_at((), {}) == {}
     assert [len(body) > 2 for kind, body in broker.requests if kind == MULTIFETCH].count(True) == 2
-    assert {log: one.is_entry for log, (one,) in found.items()} == {LOG: True, OTHER: False}
+    assert {partition: one.is_entry for partition, (one,) in found.items()} == {
+        LOG: True,
+        OTHER: False,
+    }
 
 
 def test_logs_are_scanned_together_and_of_many_misaligned_ones_a_few_are_reported_in_full(
@@ -202,27 +206,38 @@ def test_logs_are_scanned_together_and_of_many_misaligned_ones_a_few_are_reporte
     broker.counts["clicks"] = 40
     for number in range(40):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(400)))
-    size, logs = len(entry(TEXT)), [BrokerPartition("clicks", number, 7) for number in range(40)]
+    size, partitions = (
+        len(entry(TEXT)),
+        [TopicPartition("clicks", number, 7) for number in range(40)],
+    )
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         request_count = len(broker.requests)
         found = dict(
             verify_offsets(
-                consumer, [UnverifiedOffset(log, 300 * size, 0, 400 * size) for log in logs]
+                consumer,
+                [
+                    UnverifiedOffset(partition, 300 * size, 0, 400 * size)
+                    for partition in partitions
+                ],
             )
         )
         assert {one.is_entry for one in found.values()} == {True}
         assert len(broker.requests) - request_count == 3  # a greeting, a look and a walk
         found = dict(
             verify_offsets(
-                consumer, [UnverifiedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs]
+                consumer,
+                [
+                    UnverifiedOffset(partition, 300 * size + 1, 0, 400 * size)
+                    for partition in partitions
+                ],
             )
         )
     assert {one.is_entry for one in found.values()} == {False}
     assert (
         sorted(
-            log
-            for log, one in found.items()
+            partition
+            for partition, one in found.items()
             if one.before == 300 * size and one.after == 301 * size
         )
-        == logs[:16]
+        == partitions[:16]
     )

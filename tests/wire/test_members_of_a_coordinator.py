@@ -23,7 +23,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.member_state import MemberTerms
-from etl.model.partitions import BrokerPartition, GroupProtocol, RebalanceStatistics
+from etl.model.partitions import GroupProtocol, RebalanceStatistics, TopicPartition
 from etl.run.service_interfaces import Member
 from etl.testkit.server_process import wait_until
 from tests.fakes.broker import FIND_COORDINATOR, GROUPS, World, altered, hang_up, never
@@ -117,7 +117,7 @@ def test_what_may_pass_on_the_way_to_a_share_is_waited_for(
         [code, code]
     )
     with of(stage, protocol).joined() as (member, share):
-        assert share.logs == stage.logs and member.is_current
+        assert share.partitions == stage.logs and member.is_current
 
 
 ENDING = [
@@ -193,7 +193,7 @@ def test_a_heartbeat_with_a_rebalance_ends_the_assignment_and_the_member_rejoins
         )
         again = member.rejoin()
         assert (
-            again.logs == stage.logs
+            again.partitions == stage.logs
             and again.generation != share.generation
             or protocol is CONSUMERS
         )
@@ -258,8 +258,8 @@ def test_a_moved_coordinator_is_looked_up_again_and_the_member_continues_there(
                 "the new coordinator does not know the member, so it joins"
             )
             assert (
-                eventually(member, lambda found: found.member_id in second.group.members).logs
-                == share.logs
+                eventually(member, lambda found: found.member_id in second.group.members).partitions
+                == share.partitions
             )
 
 
@@ -285,7 +285,7 @@ def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
         broker.script[CONSUMER].extend([never] * 50)
         assert wait_until(lambda: not member.is_current, 20)
         broker.script.clear()
-        assert member.rejoin().logs == share.logs
+        assert member.rejoin().partitions == share.partitions
 
 
 def test_silent_brokers_are_unreachable_and_not_an_owned_group(stage: Stage) -> None:
@@ -321,7 +321,9 @@ def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_ot
         assert member.rejoin().generation == generation == share.generation
         broker.log("clicks", PARTITIONS)
         assert (
-            len(eventually(member, lambda found: len(found.logs) == PARTITIONS + 1).logs)
+            len(
+                eventually(member, lambda found: len(found.partitions) == PARTITIONS + 1).partitions
+            )
             == PARTITIONS + 1
         )
 
@@ -334,14 +336,14 @@ def test_a_static_leader_that_returns_requests_a_rebalance_only_for_partitions_w
     with stage.joined(instance_id="static") as (_, before):
         pass
     with stage.joined(instance_id="static") as (_, back):
-        assert (back.logs, back.generation) == (stage.logs, before.generation)
+        assert (back.partitions, back.generation) == (stage.logs, before.generation)
     assert (
         len(broker.decoded_requests[JOIN]) == 2
         and not broker.decoded_requests[SYNC][-1].assignments
     )
     stage.grow("clicks", PARTITIONS + 1)
     with stage.joined(instance_id="static") as (_, again):
-        assert (len(again.logs), len(broker.decoded_requests[JOIN])) == (PARTITIONS + 1, 4)
+        assert (len(again.partitions), len(broker.decoded_requests[JOIN])) == (PARTITIONS + 1, 4)
 
 
 def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_the_groups_leader(
@@ -349,11 +351,11 @@ def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_
 ) -> None:
     with stage.joined() as (leader, _):
         with stage.joined(instance_id="static") as (_, _):
-            half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
+            half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
         stage.grow("clicks", PARTITIONS + 2)
         with stage.joined(instance_id="static") as (_, back):
-            assert (back.logs, leader.rejoin().generation) == (
-                stage.logs - half.logs,
+            assert (back.partitions, leader.rejoin().generation) == (
+                stage.logs - half.partitions,
                 half.generation,
             )
 
@@ -362,11 +364,11 @@ def test_without_a_description_of_the_group_a_returning_static_leader_rebalances
     broker: FakeCoordinator, stage: Stage
 ) -> None:
     with stage.joined(instance_id="static") as (leader, _), stage.joined() as (other, _):
-        half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
+        half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
         leader.leave()
         broker.refusals[GROUPS].append(30)
         with stage.joined(instance_id="static") as (_, back):
-            assert len(back.logs) == len(other.rejoin().logs) == PARTITIONS // 2
+            assert len(back.partitions) == len(other.rejoin().partitions) == PARTITIONS // 2
             assert back.generation != half.generation
 
 
@@ -374,7 +376,7 @@ def test_without_a_description_of_the_group_a_returning_static_follower_stays_in
     broker: FakeCoordinator, stage: Stage
 ) -> None:
     with stage.joined() as (leader, _), stage.joined(instance_id="static") as (static, _):
-        half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
+        half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
         static.leave()
         broker.refusals[GROUPS].append(69)
         stage.grow("more", 1)
@@ -395,15 +397,15 @@ def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(
     ):
         holder.rejoin()
         late.leave()
-        holding = eventually(holder, lambda found: found.logs == stage.logs)
+        holding = eventually(holder, lambda found: found.partitions == stage.logs)
         holder.hold()
         other = consumers.member()
         begun = threading.Event()
-        found: list[frozenset[BrokerPartition]] = []
+        found: list[frozenset[TopicPartition]] = []
 
         def join() -> None:
             begun.set()
-            found.append(eventually(other, lambda its: bool(its.logs)).logs)
+            found.append(eventually(other, lambda its: bool(its.partitions)).partitions)
 
         thread = threading.Thread(target=join, daemon=True)
         thread.start()
@@ -431,7 +433,7 @@ def test_an_assignment_held_from_the_join_is_the_same_in_later_epochs_of_the_mem
         assert holder.unbroken(share, within_s=20) == share
         holder.follow()
         with consumers.joined() as (_, late):
-            assert not late.logs
+            assert not late.partitions
         now = holder.unbroken(share, within_s=20)
         assert (
             now is not None
@@ -472,7 +474,7 @@ def test_a_share_that_others_let_go_of_late_is_waited_for(
         thread = threading.Thread(target=released, daemon=True)
         thread.start()
         try:
-            assert len(late.join().logs) == PARTITIONS // 2
+            assert len(late.join().partitions) == PARTITIONS // 2
         finally:
             thread.join(20)
             late.leave()
@@ -483,11 +485,11 @@ def test_strategies_that_move_logs_one_by_one_settle_with_everything_owned_once(
 ) -> None:
     sticky = {"strategies": ("cooperative-sticky",)}
     with stage.joined(**sticky) as (first, _), stage.joined(**sticky) as (second, share):
-        assert share.strategy == "cooperative-sticky" and len(share.logs) == PARTITIONS // 2, (
-            "an empty first half is not believed"
-        )
-        ours = eventually(first, lambda found: len(found.logs) == PARTITIONS // 2)
-        assert ours.logs | second.rejoin().logs == stage.logs
+        assert (
+            share.strategy == "cooperative-sticky" and len(share.partitions) == PARTITIONS // 2
+        ), "an empty first half is not believed"
+        ours = eventually(first, lambda found: len(found.partitions) == PARTITIONS // 2)
+        assert ours.partitions | second.rejoin().partitions == stage.logs
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -503,7 +505,7 @@ def test_a_member_speaks_what_its_coordinator_does_from_the_first_version_on(
         }
     )
     with stage.joined() as (member, share):
-        assert (share.logs, member.rejoin()) == (stage.logs, share)
+        assert (share.partitions, member.rejoin()) == (stage.logs, share)
         assert {number for key, number in broker.requests if key == JOIN} == {version}
     assert broker.group.members == {}
 
@@ -522,7 +524,7 @@ def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_agai
     share = member.join()
     member.leave()
     member.leave()
-    assert (member.join().logs, member.statistics.rebalances) == (share.logs, 2)
+    assert (member.join().partitions, member.statistics.rebalances) == (share.partitions, 2)
     member.leave()
 
 

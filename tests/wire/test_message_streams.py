@@ -22,7 +22,7 @@ from etl.errors import (
     NotAssigned,
     SettingsError,
 )
-from etl.model.partitions import BrokerPartition, MemberAssignment
+from etl.model.partitions import MemberAssignment, TopicPartition
 from etl.streams.consumer_connector import StreamQueue
 from etl.streams.positions import KafkaOffsetStore
 from etl.streams.records import records_of
@@ -32,7 +32,7 @@ from tests.fakes.broker import FETCH, never
 from tests.fakes.coordinator import JOIN, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.group_readers import Interrupted
 
-P0, P1 = (BrokerPartition("clicks", number) for number in range(2))
+P0, P1 = (TopicPartition("clicks", number) for number in range(2))
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_each_partition_goes_to_one_stream_in_its_order_and_all_of_them_go_to_so
         ]
         found = [taken(stream, 10) for stream in streams]
     assert [[record.value for record in some] for some in found] == [list(range(10))] * 2
-    assert {record.log for some in found for record in some} == {P0, P1}
+    assert {record.topic_partition for some in found for record in some} == {P0, P1}
 
 
 def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
@@ -119,7 +119,9 @@ def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
         streams[2].timeout_s = 0.2
         with pytest.raises(ConsumerTimeout):
             next(streams[2])
-        assert Counter(record.log for stream in streams[:2] for record in taken(stream, 3)) == {
+        assert Counter(
+            record.topic_partition for stream in streams[:2] for record in taken(stream, 3)
+        ) == {
             P0: 3,
             P1: 3,
         }
@@ -185,7 +187,7 @@ def test_expired_offsets_are_raised_repeatedly_and_do_not_delay_other_partitions
             except ExpiredOffsets as error:
                 reported.append(error)
     assert [record.offset for record in found] == [0, 1, 2, 3] and {
-        record.log for record in found
+        record.topic_partition for record in found
     } == {P1}
     assert reported[-1].where["offset"] == 1
 
@@ -234,7 +236,7 @@ def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partitio
         time.sleep(0.2)
         assert len(broker.fetched) <= fetches + 1, "a full queue stops the fetches"
         assert 10 <= stream.queue.count <= 10 + 2 * 4
-        assert Counter(record.log for record in taken(stream, 320)) == {P0: 160, P1: 160}, (
+        assert Counter(record.topic_partition for record in taken(stream, 320)) == {P0: 160, P1: 160}, (
             "and all of it comes"
         )
 
@@ -359,11 +361,15 @@ def test_streams_by_filter_have_their_part_of_every_topic_that_passes(
     with connector(broker) as here:
         streams = here.create_message_streams_by_filter("clicks|orders", 2, timeout_s=20)
         found = [taken(streams[0], 2), taken(streams[1], 1)]
-        assert [sorted(record.log.topic for record in some) for some in found] == [
+        assert [sorted(record.topic_partition.topic for record in some) for some in found] == [
             ["clicks", "orders"],
             ["clicks"],
         ]
-        assert not any(log.topic == "others" for stream in streams for log in stream.queue.logs)
+        assert not any(
+            partition.topic == "others"
+            for stream in streams
+            for partition in stream.queue.partitions
+        )
 
 
 def test_a_black_list_gives_all_others(broker: FakeCoordinator) -> None:
@@ -417,7 +423,7 @@ def test_empty_batches_are_queued_once_for_each_log() -> None:
         queue.put(records_of(P1, (), offset))
     ends = []
     while queue.head is not None:
-        ends.append((queue.head.log, queue.head.end))
+        ends.append((queue.head.partition, queue.head.end))
         queue.end(queue.head)
     assert ends == [(P0, 99), (P1, 99)]
 
@@ -434,7 +440,7 @@ def test_while_returned_records_are_committed_at_a_release_no_further_ones_are_r
 
         def commits(
             kept: KafkaOffsetStore,
-            offsets: Mapping[BrokerPartition, int],
+            offsets: Mapping[TopicPartition, int],
             share: MemberAssignment | None,
         ) -> None:
             before, stream.timeout_s = stream.timeout_s, 0.0

@@ -10,12 +10,12 @@ import pytest
 
 from etl.errors import SettingsError
 from etl.io.brokers.cluster_requests import Cluster
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog, as_it_is
 from tests.fakes.message_sets import Msg, encode_logical
 
-LOG, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
+LOG, OTHER = TopicPartition("demo", 0), TopicPartition("demo", 1)
 NOON = 1_750_000_000_000
 MIB = 1024 * 1024
 
@@ -29,16 +29,21 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def fill(broker: FakeBroker, *times: int, partition: int = 0, size: int = 1) -> FakeLog:
-    log = broker.log("demo", partition)
+    topic_partition = broker.log("demo", partition)
     for when in times:
         broker.append(
             "demo",
             partition,
             encode(
-                Batch(log.log_end, [Rec(0, b"x" * size)], base_timestamp=when, max_timestamp=when)
+                Batch(
+                    topic_partition.log_end,
+                    [Rec(0, b"x" * size)],
+                    base_timestamp=when,
+                    max_timestamp=when,
+                )
             ),
         )
-    return log
+    return topic_partition
 
 
 def requests_of(broker: FakeBroker, key: int) -> int:
@@ -109,19 +114,19 @@ def test_a_start_that_may_be_earlier_is_the_log_start_if_brokers_do_not_report_s
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.versions[LIST_OFFSETS] = (1, 10)
-    log = fill(broker, -1, -1, NOON + 5)
-    log.finds_no_time, log.log_start = True, 1
+    partition = fill(broker, -1, -1, NOON + 5)
+    partition.finds_no_time, partition.log_start = True, 1
     assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 1}
 
 
 def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
-    log = fill(broker, NOON - 9, NOON - 1)
+    partition = fill(broker, NOON - 9, NOON - 1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 0}
     assert cluster.first_at({LOG: NOON, OTHER: NOON}) == {LOG: None, OTHER: None}
-    log.batches.clear()
-    log.log_start = 2
+    partition.batches.clear()
+    partition.log_start = 2
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 2}
 
 
@@ -134,11 +139,11 @@ def test_a_record_that_arrives_during_the_requests_is_found(
     broker: FakeBroker, cluster: Cluster, spoken: tuple[int, int], answers: dict[int, int]
 ) -> None:
     broker.versions[LIST_OFFSETS] = spoken
-    log = fill(broker, NOON - 1)
-    log.finds_no_time = True
+    partition = fill(broker, NOON - 1)
+    partition.finds_no_time = True
 
     def is_found_then(connection: object, frame: bytes) -> None:
-        log.finds_no_time = False
+        partition.finds_no_time = False
         connection.sendall(frame)  # type: ignore[attr-defined]
 
     fill(broker, NOON + 5)
@@ -158,15 +163,15 @@ def test_the_ends_of_many_logs_are_read_in_one_request_and_large_ones_alone(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.versions[LIST_OFFSETS] = BEFORE_3_0
-    logs = {BrokerPartition("demo", number): NOON for number in range(20)}
-    for log in logs:
+    partitions = {TopicPartition("demo", number): NOON for number in range(20)}
+    for partition in partitions:
         fill(
             broker,
             NOON - 2,
-            partition=log.partition,
-            size=2 * MIB if log.partition in (3, 4) else 9,
+            partition=partition.partition,
+            size=2 * MIB if partition.partition in (3, 4) else 9,
         )
-    assert cluster.offsets_at(logs) == dict.fromkeys(logs, 1)
+    assert cluster.offsets_at(partitions) == dict.fromkeys(partitions, 1)
     assert 1 <= requests_of(broker, FETCH) <= 3
 
 

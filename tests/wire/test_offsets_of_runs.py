@@ -15,18 +15,18 @@ from etl.io.brokers.cluster_requests import Cluster
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,
-    BrokerPartition,
     Committed,
     MemberAssignment,
     Membership,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, PlannedCommit
 from etl.run.observe import GroupOffsets
 from tests.builders import plain_plan, plain_settings
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker
 
-LOG = BrokerPartition("demo", 0)
+LOG = TopicPartition("demo", 0)
 
 
 def offsets_on(broker: FakeBroker, storage: str) -> GroupOffsets:

@@ -17,11 +17,11 @@ from etl.kafka import kafka_broker_type
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Isolation,
     KafkaGroup,
     Leader,
     PartitionOffsets,
+    TopicPartition,
 )
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
@@ -36,7 +36,7 @@ from tests.fakes.old_broker import (
     OldLog,
 )
 
-DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
+DEMO, OTHER = TopicPartition("demo", 0), TopicPartition("demo", 1)
 COMMITTED = Isolation.READ_COMMITTED
 
 
@@ -121,7 +121,10 @@ def test_offsets_are_kept_in_zookeeper_or_by_the_coordinator(
         assert consumer.fetch_offsets("g", [DEMO], in_zookeeper=in_zookeeper)[DEMO].offset is None
         consumer.commit_offsets("g", {DEMO: offset}, in_zookeeper=in_zookeeper)
         reported = consumer.fetch_offsets("g", [DEMO, OTHER], in_zookeeper=in_zookeeper)
-        assert {log: each.offset for log, each in reported.items()} == {DEMO: offset, OTHER: None}
+        assert {partition: each.offset for partition, each in reported.items()} == {
+            DEMO: offset,
+            OTHER: None,
+        }
     assert old.committed == {("g", "demo", 0, True): 21, ("g", "demo", 0, False): 22}
 
 
@@ -179,7 +182,7 @@ def test_a_moment_that_may_be_earlier_is_that_of_the_last_segment_written_by_the
 ) -> None:
     for moment, offset in ((999, 20), (1000, 20), (1999, 20), (2000, 25), (9999, 25)):
         assert cluster.offsets_at({DEMO: moment}, may_be_earlier=True) == {DEMO: offset}
-    led_by_nobody = BrokerPartition("demo", 7)
+    led_by_nobody = TopicPartition("demo", 7)
     assert cluster.offsets_at(
         {DEMO: 1000, led_by_nobody: 1000}, may_be_earlier=True, wait_for_leader_s=0
     ) == {DEMO: 20}

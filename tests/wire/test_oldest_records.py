@@ -10,13 +10,13 @@ from etl.io.brokers import exchange, times
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.times import FIRST_BYTES, read_oldest
 from etl.kafka import kafka_broker_type
-from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
+from etl.model.partitions import Isolation, Leader, OldestRecord, TopicPartition
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.broker import FETCH, FakeBroker, World
 from tests.fakes.old_broker import OldBroker
 
 AT = 1_700_000_000_000
-LOGS = [BrokerPartition("demo", number) for number in range(8)]
+LOGS = [TopicPartition("demo", number) for number in range(8)]
 COMMITTED = Isolation.READ_COMMITTED
 LARGE = b"x" * (FIRST_BYTES + 1)
 
@@ -32,11 +32,11 @@ def batch(base_offset: int, *, value: bytes = b"", records: int = 10) -> bytes:
 
 def oldest_of(
     broker: FakeBroker | OldBroker,
-    unread: dict[BrokerPartition, tuple[int, int]],
+    unread: dict[TopicPartition, tuple[int, int]],
     isolation: Isolation = COMMITTED,
-) -> dict[BrokerPartition, OldestRecord]:
+) -> dict[TopicPartition, OldestRecord]:
     with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
-        leaders = cluster.describe({log.topic for log in unread}).leaders
+        leaders = cluster.describe({partition.topic for partition in unread}).leaders
         return read_oldest(cluster, unread, leaders, isolation=isolation)
 
 
@@ -76,12 +76,12 @@ def test_a_time_that_the_broker_set_is_the_time_of_all_records_of_the_batch(
 def test_all_logs_of_a_broker_are_in_one_request() -> None:
     world = World()
     with FakeBroker(world, broker_id=1) as first, FakeBroker(world, broker_id=2) as second:
-        for log in LOGS:
-            leader = (first, second)[log.partition % 2]
-            leader.log(log.topic, log.partition)
-            leader.append(log.topic, log.partition, batch(0))
-        assert oldest_of(first, {log: (log.partition, 10) for log in LOGS}) == {
-            log: OldestRecord(AT + 1000 * log.partition) for log in LOGS
+        for partition in LOGS:
+            leader = (first, second)[partition.partition % 2]
+            leader.log(partition.topic, partition.partition)
+            leader.append(partition.topic, partition.partition, batch(0))
+        assert oldest_of(first, {partition: (partition.partition, 10) for partition in LOGS}) == {
+            partition: OldestRecord(AT + 1000 * partition.partition) for partition in LOGS
         }
         assert (fetches(first), fetches(second)) == (1, 1)
 
@@ -89,9 +89,9 @@ def test_all_logs_of_a_broker_are_in_one_request() -> None:
 def test_record_batches_larger_than_the_first_request_are_requested_together(
     broker: FakeBroker,
 ) -> None:
-    for log in LOGS:
-        broker.append("demo", log.partition, batch(0, value=LARGE))
-    assert oldest_of(broker, {log: (0, 10) for log in LOGS}) == dict.fromkeys(
+    for partition in LOGS:
+        broker.append("demo", partition.partition, batch(0, value=LARGE))
+    assert oldest_of(broker, {partition: (0, 10) for partition in LOGS}) == dict.fromkeys(
         LOGS, OldestRecord(AT)
     )
     assert fetches(broker) == 2
@@ -102,9 +102,9 @@ def test_the_bytes_read_from_a_broker_are_bounded_and_the_rest_is_unknown(
 ) -> None:
     monkeypatch.setattr(times, "SEARCHED_BYTES_MAX", 2 * len(LARGE))
     monkeypatch.setattr(times, "_ANSWER_BYTES_MAX", 2 * FIRST_BYTES)
-    for log in LOGS:
-        broker.append("demo", log.partition, batch(0, value=LARGE))
-    found = oldest_of(broker, {log: (0, 10) for log in LOGS})
+    for partition in LOGS:
+        broker.append("demo", partition.partition, batch(0, value=LARGE))
+    found = oldest_of(broker, {partition: (0, 10) for partition in LOGS})
     assert found.keys() == set(LOGS) and fetches(broker) <= 3
     unknown = [one for one in found.values() if one.timestamp_ms is None]
     assert 0 < len(unknown) < len(LOGS) and all(one.why for one in unknown)
@@ -153,11 +153,12 @@ def test_a_record_that_arrived_after_the_request_for_the_ends_is_not_unread(
 
 
 def test_a_log_that_its_broker_refuses_to_give_hides_no_other_one(broker: FakeBroker) -> None:
-    for log in LOGS[:2]:
-        broker.append("demo", log.partition, batch(0))
+    for partition in LOGS[:2]:
+        broker.append("demo", partition.partition, batch(0))
     broker.log("demo", 0).refusals.append(6)
     refused, other = (
-        oldest_of(broker, {log: (0, 10) for log in LOGS[:2]})[log] for log in LOGS[:2]
+        oldest_of(broker, {partition: (0, 10) for partition in LOGS[:2]})[partition]
+        for partition in LOGS[:2]
     )
     assert other == OldestRecord(AT)
     assert refused.timestamp_ms is None and refused.why and "NOT_LEADER" in refused.why
@@ -168,7 +169,7 @@ def test_a_damaged_record_is_reported_and_hides_no_other_one(broker: FakeBroker)
     damaged[-1] ^= 0xFF
     broker.append("demo", 0, bytes(damaged))
     broker.append("demo", 1, batch(0))
-    found = oldest_of(broker, {log: (0, 10) for log in LOGS[:2]})
+    found = oldest_of(broker, {partition: (0, 10) for partition in LOGS[:2]})
     assert found[LOGS[1]] == OldestRecord(AT)
     assert (found[LOGS[0]].why or "").startswith("its record cannot be read: ")
 
@@ -189,14 +190,14 @@ def test_an_absent_broker_hides_only_its_own_logs() -> None:
             gone.log("demo", 1)
             gone.append("demo", 1, batch(0))
         there.append("demo", 0, batch(0))
-        found = oldest_of(there, {log: (0, 10) for log in LOGS[:2]})
+        found = oldest_of(there, {partition: (0, 10) for partition in LOGS[:2]})
     assert found[LOGS[0]] == OldestRecord(AT)
     assert found[LOGS[1]].timestamp_ms is None and found[LOGS[1]].why
 
 
 def test_a_log_without_a_leader_is_not_requested(broker: FakeBroker) -> None:
     with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
-        leaders: dict[BrokerPartition, Leader] = {}
+        leaders: dict[TopicPartition, Leader] = {}
         assert read_oldest(cluster, {LOGS[0]: (0, 10)}, leaders, isolation=COMMITTED) == {}
     assert fetches(broker) == 0
 

@@ -128,15 +128,19 @@ def numbers(first: int, until: int) -> list[tuple[int, bytes]]:
     ],
 )
 def test_it_starts_at_an_offset_or_a_time(kafka: FakeBroker, start: Any, first: int) -> None:
-    records, log = peeked(kafka, start=start)
-    assert (records, log.ended, log.from_offset) == (numbers(first, 50), Ended.END, first)
+    records, partition = peeked(kafka, start=start)
+    assert (records, partition.ended, partition.from_offset) == (
+        numbers(first, 50),
+        Ended.END,
+        first,
+    )
 
 
 def test_it_ends_at_the_count_in_the_middle_of_a_response_and_returns_the_next_offset(
     kafka: FakeBroker,
 ) -> None:
-    records, log = peeked(kafka, start=8, most=5)
-    assert (records, log.ended, log.position) == (numbers(8, 13), Ended.COUNT, 13)
+    records, partition = peeked(kafka, start=8, most=5)
+    assert (records, partition.ended, partition.position) == (numbers(8, 13), Ended.COUNT, 13)
 
 
 def test_records_that_come_while_it_reads_are_beyond_its_end(kafka: FakeBroker) -> None:
@@ -205,10 +209,10 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
     jafka: JafkaBroker,
 ) -> None:
     jafka.append("clicks", 1, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")), entry(b"world!"))
-    records, log = peeked(jafka, "3-1")
+    records, partition = peeked(jafka, "3-1")
     after = 15 + len(wrapped(entry(b"a"), entry(b"b")))
     assert records == [(0, b"hello"), (15, b"a"), (15, b"b"), (after, b"world!")]
-    assert (log.ended, log.position) == (Ended.END, after + 16)
+    assert (partition.ended, partition.position) == (Ended.END, after + 16)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +227,8 @@ def test_the_requested_count_may_end_inside_a_compressed_message_and_that_is_rep
     jafka: JafkaBroker, most: int, position: int, ended: Ended
 ) -> None:
     jafka.append("clicks", 0, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")))
-    log = peeked(jafka, "3-0", most=most)[1]
-    assert (log.position, log.ended) == (position, ended)
+    partition = peeked(jafka, "3-0", most=most)[1]
+    assert (partition.position, partition.ended) == (position, ended)
 
 
 def test_the_log_of_a_jafka_is_followed_through_its_segments_though_it_never_waits(
@@ -382,8 +386,8 @@ def test_damage_ends_it_after_the_records_before_it(kafka: FakeBroker) -> None:
     kafka.append("clicks", 0, bytes(broken))
     seen = list[int]()
     with (
-        open_peek(settings_of(kafka), PeekRequest("clicks:0", start=48)) as log,
+        open_peek(settings_of(kafka), PeekRequest("clicks:0", start=48)) as partition,
         pytest.raises(CorruptData, match="CRC.*offset 50"),
     ):
-        seen.extend(record.offset for record in log.records())
-    assert (seen, log.given, log.position, log.ended) == ([48, 49], 2, 50, None)
+        seen.extend(record.offset for record in partition.records())
+    assert (seen, partition.given, partition.position, partition.ended) == ([48, 49], 2, 50, None)

@@ -24,7 +24,7 @@ from etl.errors import (
     SettingsError,
     unmark,
 )
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange
 from etl.reader.query_ranges import QueryTask, Task, pieces_of
 from etl.reader.run_task import TaskFailed
@@ -74,7 +74,7 @@ def tasks_of(broker: FakeBroker, **options: str) -> list[Task]:
 
 def offsets_of(task: Task) -> list[tuple[int, int]]:
     return [
-        (r.log.partition, offset)
+        (r.partition.partition, offset)
         for r in task.ranges
         for offset in range(r.from_offset, r.until_offset)
     ]
@@ -162,7 +162,7 @@ def test_a_pattern_chooses_topics_as_sparks_does(broker: FakeBroker) -> None:
     found = {
         pattern: sorted(
             {
-                r.log.topic
+                r.partition.topic
                 for task in tasks_of(broker, subscribePattern=pattern)
                 for r in task.ranges
             }
@@ -268,15 +268,15 @@ def test_the_truncation_offset_is_unknown_if_the_leader_lacks_the_planned_epoch(
 def planned_in_a_lost_epoch(broker: FakeBroker) -> InputPartition:
     """A task of epoch 2, after a leader was elected that has none of its records."""
     fill(broker, 0, batches=1)
-    log = broker.log("clicks", 0)
-    log.elect(2)
+    partition = broker.log("clicks", 0)
+    partition.elect(2)
     fill(broker, 0, batches=2)
     [planned] = reader_of(broker).partitions()
-    log.batches[1:] = []
-    log.epoch_starts = {}
-    log.leader_epoch = 0
+    partition.batches[1:] = []
+    partition.epoch_starts = {}
+    partition.leader_epoch = 0
     fill(broker, 0, batches=1)
-    log.elect(3)
+    partition.elect(3)
     fill(broker, 0, batches=2)
     return planned
 
@@ -376,14 +376,14 @@ def test_a_topic_that_was_deleted_since_is_an_error_or_left_out_where_a_pattern_
 def test_planned_tasks_together_read_each_offset_of_the_present_log_once(
     cuts: list[int], start: int, size: int
 ) -> None:
-    log = BrokerPartition("clicks", 0)
-    whole = OffsetRange(log, cuts[0], cuts[-1])
-    pieces = [OffsetRange(log, first, until) for first, until in zip(cuts, cuts[1:])]
-    now = OffsetRange(log, start, start + size)
+    partition = TopicPartition("clicks", 0)
+    whole = OffsetRange(partition, cuts[0], cuts[-1])
+    pieces = [OffsetRange(partition, first, until) for first, until in zip(cuts, cuts[1:])]
+    now = OffsetRange(partition, start, start + size)
     read = [
         offset
         for number, piece in enumerate(pieces)
-        for each in pieces_of(QueryTask((number,), (piece,), planned={log: whole}), [now])
+        for each in pieces_of(QueryTask((number,), (piece,), planned={partition: whole}), [now])
         for offset in range(each.from_offset, each.until_offset)
     ]
     assert sorted(read) == list(range(start, start + size))

@@ -12,11 +12,11 @@ import pytest
 from etl.errors import BrokerUnreachable
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets
+from etl.model.partitions import Broker, Isolation, Leader, PartitionOffsets, TopicPartition
 from etl.settings.source import TopicFilter
 from tests.fakes.jafka import JafkaBroker, entry
 
-HERE, AWAY = BrokerPartition("stones", 0, 7), BrokerPartition("stones", 0, 8)
+HERE, AWAY = TopicPartition("stones", 0, 7), TopicPartition("stones", 0, 8)
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
@@ -31,11 +31,13 @@ class Registry:
         self.calls += 1
         there = {broker.id: broker for broker in self.brokers}
         leaders = {
-            log: Leader(there[log.broker_id]) if log.broker_id in there else None
-            for log in (HERE, AWAY)
+            partition: Leader(there[partition.broker_id]) if partition.broker_id in there else None
+            for partition in (HERE, AWAY)
         }
-        logs = tuple(PartitionMetadata(log, None, leader) for log, leader in leaders.items())
-        reported = {"stones": TopicMetadata("stones", None, None, False, logs)}
+        partitions = tuple(
+            PartitionMetadata(partition, None, leader) for partition, leader in leaders.items()
+        )
+        reported = {"stones": TopicMetadata("stones", None, None, False, partitions)}
         return ClusterMetadata(
             None,
             there,

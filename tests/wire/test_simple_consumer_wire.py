@@ -17,7 +17,7 @@ from etl.errors import BrokerUnreachable, ConsumerInUse, CorruptData, MessageToo
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.kafka_broker_type import HANDSHAKE_CORRELATION_ID
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
@@ -38,7 +38,7 @@ from tests.fakes.broker import (
 from tests.fakes.contract import BrokerContract, Served
 from tests.fakes.listening import listening
 
-LOG = BrokerPartition("demo", 0)
+LOG = TopicPartition("demo", 0)
 BATCH = encode(Batch(0, [Rec(0, b"hello"), Rec(1, b"world")]))
 
 
@@ -154,7 +154,7 @@ def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_n
             {"broker": small.address, "topic": "demo", "partition": 2, "offset": 0},
             2,
         )
-        both = [FetchTarget(BrokerPartition("demo", partition), 0, 1000) for partition in (2, 0)]
+        both = [FetchTarget(TopicPartition("demo", partition), 0, 1000) for partition in (2, 0)]
         with pytest.raises(MessageTooLarge) as raised:
             small.multifetch(both)
         assert raised.value.where["one_of"] == "demo 2, demo 0"
@@ -197,7 +197,7 @@ def test_an_answer_about_another_log_is_corrupt_data(
     "ask",
     [
         lambda one: one.list_offsets({LOG: -3}),
-        lambda one: one.list_offsets({LOG: EARLIEST, BrokerPartition("demo", 1): -4}),
+        lambda one: one.list_offsets({LOG: EARLIEST, TopicPartition("demo", 1): -4}),
         lambda one: one.offsets_before("demo", 0, -3),
         lambda one: one.segment_before(LOG, -1),
         lambda one: one.fetch("demo", 0, -1),

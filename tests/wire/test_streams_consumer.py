@@ -29,7 +29,7 @@ from etl.errors import (
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import FetchTarget
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from etl.reader.fetch_options import FetchOptions
 from etl.streams import consumer as room
 from etl.streams.conf import ConsumerConfig
@@ -41,7 +41,7 @@ from tests.fakes.group_readers import polled
 from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
 
-P0, P1 = (BrokerPartition("clicks", p) for p in range(2))
+P0, P1 = (TopicPartition("clicks", p) for p in range(2))
 NOT_LEADER = 6
 
 
@@ -99,7 +99,7 @@ def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:
     assert first == Record(
         "clicks", 0, 0, 1_700_000_000_000, b"k", b"0", (("h", b"v"),), None, None, 1, False
     )
-    assert first.log == P0
+    assert first.topic_partition == P0
 
 
 def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -> None:
@@ -167,7 +167,7 @@ def test_the_bytes_requested_of_each_log_let_all_of_them_fit_into_a_response() -
     options = FetchOptions(
         Isolation.READ_COMMITTED, fetch_max_bytes=16 << 20, partition_max_bytes=1 << 20
     )
-    assert [bytes_per_partition(options, logs) for logs in (1, 16, 64, 10_000)] == [
+    assert [bytes_per_partition(options, partitions) for partitions in (1, 16, 64, 10_000)] == [
         1 << 20,
         1 << 20,
         256 << 10,
@@ -223,7 +223,9 @@ def test_a_paused_partition_returns_nothing_and_a_reassigned_one_begins_anew(
 ) -> None:
     with opened(kafka, assigned=[P0, P1]) as consumer:
         consumer.pause([P0])
-        assert consumer.paused == {P0} and {one.log for one in polled(consumer, 4)} == {P1}
+        assert consumer.paused == {P0} and {one.topic_partition for one in polled(consumer, 4)} == {
+            P1
+        }
         consumer.resume([P0])
         assert offsets(polled(consumer, 3, most=3)) == [0, 1, 2]
         consumer.assign([P1])
@@ -242,7 +244,9 @@ def test_an_offset_outside_the_log_is_raised_until_a_seek(
         consumer.seek(P0, start)
         with pytest.raises(error, match="seek_to_beginning"):
             polled(consumer, 1)
-        assert {one.log for one in polled(consumer, 4)} == {P1}, "it does not hold up the others"
+        assert {one.topic_partition for one in polled(consumer, 4)} == {P1}, (
+            "it does not hold up the others"
+        )
         with pytest.raises(error, match="seek_to_beginning"):
             polled(consumer, 1)
         (consumer.seek_to_beginning if position == 4 else consumer.seek_to_end)([P0])
@@ -392,10 +396,10 @@ def test_a_silent_broker_does_not_delay_the_others_and_is_raised_between_them() 
         two.append("clicks", 1, batch(0))
         one.script[FETCH].append(never)
         with opened(one, two, assigned=[P0, P1], request_timeout_s=0.3) as consumer:
-            assert {record.log for record in polled(consumer, 4)} == {P1}
+            assert {record.topic_partition for record in polled(consumer, 4)} == {P1}
             with pytest.raises(BrokerUnreachable, match="did not answer a fetch"):
                 polled(consumer, 1)
-            assert {record.log for record in polled(consumer, 4)} == {P0}
+            assert {record.topic_partition for record in polled(consumer, 4)} == {P0}
 
 
 # Other generations
@@ -425,7 +429,7 @@ def test_a_broker_of_0_8_is_read_and_the_end_of_its_log_is_reported() -> None:
 def test_on_jafka_each_message_of_an_entry_has_its_index_and_the_position_is_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    here = BrokerPartition("clicks", 0, 3)
+    here = TopicPartition("clicks", 0, 3)
     with JafkaBroker().listening() as broker:
         end = broker.append("clicks", 0, entry(b"a"), wrapped(entry(b"b"), entry(b"c")))
         bootstrap, registry = [(broker.host, broker.port)], registry_of(broker, 3)

@@ -14,7 +14,7 @@ import pytest
 
 from etl import Consumer, Group, RebalanceListener
 from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.streams.fetches import Fetches
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
@@ -22,7 +22,7 @@ from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coord
 from tests.fakes.group_readers import GroupReader, Interrupted, all_read_once, polled
 
 PARTITIONS = 4
-LOGS = [BrokerPartition("clicks", number) for number in range(PARTITIONS)]
+LOGS = [TopicPartition("clicks", number) for number in range(PARTITIONS)]
 of_each = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 of_two = pytest.mark.parametrize("broker", [2], indirect=True)
 """Of a topic with two partitions."""
@@ -36,9 +36,9 @@ def broker(request: pytest.FixtureRequest) -> Iterator[FakeCoordinator]:
 
 def more(broker: FakeCoordinator, count: int = 5, topic: str = "clicks") -> None:
     """The given number of records after the existing ones in each partition."""
-    for (name, number), log in broker.world.logs.items():
+    for (name, number), partition in broker.world.logs.items():
         if name == topic:
-            start = log.log_end
+            start = partition.log_end
             broker.append(
                 topic,
                 number,
@@ -48,11 +48,11 @@ def more(broker: FakeCoordinator, count: int = 5, topic: str = "clicks") -> None
             )
 
 
-def written(broker: FakeCoordinator) -> Counter[BrokerPartition]:
+def written(broker: FakeCoordinator) -> Counter[TopicPartition]:
     return Counter(
         {
-            BrokerPartition(name, number): log.log_end
-            for (name, number), log in broker.world.logs.items()
+            TopicPartition(name, number): partition.log_end
+            for (name, number), partition in broker.world.logs.items()
         }
     )
 
@@ -91,14 +91,14 @@ class RebalanceLog(RebalanceListener):
     def __init__(self) -> None:
         self.heard: list[tuple[str, int]] = []
 
-    def revoked(self, logs: Collection[BrokerPartition]) -> None:
-        self.heard.append(("revoked", len(logs)))
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append(("revoked", len(partitions)))
 
-    def assigned(self, logs: Collection[BrokerPartition]) -> None:
-        self.heard.append(("assigned", len(logs)))
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append(("assigned", len(partitions)))
 
-    def lost(self, logs: Collection[BrokerPartition]) -> None:
-        self.heard.append(("lost", len(logs)))
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append(("lost", len(partitions)))
 
 
 # While members come and go
@@ -175,7 +175,7 @@ def test_fetched_records_of_a_revoked_log_are_dropped_and_read_again_by_its_next
         broker.call_for_a_rebalance()
         assert wait_until(lambda: bool(consumer.poll(0.05, 0)) or len(listener.heard) == 3, 20)
         assert listener.heard == [("assigned", 4), ("revoked", 4), ("assigned", 4)]
-        assert Counter(record.log for record in polled(consumer, 20)) == Counter(
+        assert Counter(record.topic_partition for record in polled(consumer, 20)) == Counter(
             dict.fromkeys(LOGS, 5)
         ), "nothing was committed"
 
@@ -197,7 +197,11 @@ def test_a_member_that_was_taken_for_gone_hears_so_and_joins_again_where_the_gro
         with pytest.raises(MembershipLost):
             while True:  # its coordinator does not know it, whether or not it knows that by now
                 consumer.commit()
-        assert [one.offset for one in polled(consumer, 18) if one.log == LOGS[0]] == [2, 3, 4]
+        assert [one.offset for one in polled(consumer, 18) if one.topic_partition == LOGS[0]] == [
+            2,
+            3,
+            4,
+        ]
         assert listener.heard == [("assigned", 4), ("lost", 4), ("assigned", 4)]
 
 
@@ -295,13 +299,13 @@ def test_a_listener_may_commit_and_seek_and_may_not_poll(broker: FakeCoordinator
     more(broker)
 
     class Seeking(RebalanceListener):
-        def assigned(self, logs: Collection[BrokerPartition]) -> None:
+        def assigned(self, partitions: Collection[TopicPartition]) -> None:
             with pytest.raises(ConsumerInUse, match="listener"):
                 consumer.poll()
-            for log in logs:
-                consumer.seek(log, 4)
+            for partition in partitions:
+                consumer.seek(partition, 4)
 
-        def revoked(self, logs: Collection[BrokerPartition]) -> None:
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
             consumer.commit()
 
     with opened(broker) as consumer:
@@ -442,7 +446,7 @@ def test_a_listener_that_ends_its_caller_is_rejected_and_leaves_no_member(
     refused: list[str] = []
 
     class Ending(RebalanceListener):
-        def revoked(self, logs: Collection[BrokerPartition]) -> None:
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
             if not refused:
                 try:
                     getattr(consumer, call)()
@@ -465,8 +469,8 @@ def test_partitions_revoked_while_a_member_only_waits_for_its_epoch_are_reported
     broker: FakeCoordinator,
 ) -> None:
     class Committing(RebalanceLog):
-        def revoked(self, logs: Collection[BrokerPartition]) -> None:
-            super().revoked(logs)
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
+            super().revoked(partitions)
             consumer.commit()
 
     more(broker, 1)

@@ -13,7 +13,7 @@ from etl.errors import OtherRelease
 from etl.io.brokers import exchange
 from etl.io.brokers.cluster_requests import Cluster
 from etl.kafka import versions
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     API_VERSIONS,
@@ -26,7 +26,7 @@ from tests.fakes.broker import (
     hang_up,
 )
 
-DEMO = BrokerPartition("demo", 0)
+DEMO = TopicPartition("demo", 0)
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 
 
@@ -47,7 +47,7 @@ def cluster_of(broker: FakeBroker, text: str) -> Cluster:
     return Cluster([(broker.host, broker.port)], timeout_s=2, generation=f"kafka-{text}")
 
 
-def extents_of(cluster: Cluster, isolation: Isolation) -> set[BrokerPartition]:
+def extents_of(cluster: Cluster, isolation: Isolation) -> set[TopicPartition]:
     return set(
         cluster.extents([DEMO], isolation=isolation, metadata=cluster.describe(["demo"])).extents
     )

@@ -15,7 +15,7 @@ from etl.commands.doctor_machine import Findings
 from etl.errors import BrokerUnreachable, PermissionDenied, SettingsError
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.snapshot import Pause
 from etl.run.discovery import Discovery, describe_registered_topics, with_denied_topics
 from etl.settings.source import TopicFilter
@@ -23,7 +23,7 @@ from tests.builders import kafka_named, plain_plan, plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import METADATA, FakeBroker
 
-LOGS = (BrokerPartition("early", 0), BrokerPartition("late", 0))
+LOGS = (TopicPartition("early", 0), TopicPartition("late", 0))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_registered_topic_that_the_broker_does_not_know_yet_is_waited_for(
         lambda reported: ["early", "late"] if requests != ["late"] else ["late"],
         wait_s=30,
     )
-    assert {log.topic for log in reported.leaders} == set(requests or ["early", "late"])
+    assert {partition.topic for partition in reported.leaders} == set(requests or ["early", "late"])
 
 
 def test_a_topic_that_the_brokers_never_report_is_a_transient_error(cluster: Cluster) -> None:
@@ -70,7 +70,7 @@ def test_an_unregistered_topic_is_missing_at_once(broker: FakeBroker, cluster: C
     reported = describe_registered_topics(
         cluster, ["early", "misspelt"], lambda reported: ["early"], wait_s=float("inf")
     )
-    assert {log.topic for log in reported.leaders} == {"early"}
+    assert {partition.topic for partition in reported.leaders} == {"early"}
     assert [each for each, _ in broker.requests].count(METADATA) == 1
 
 

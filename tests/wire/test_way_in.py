@@ -21,7 +21,7 @@ from etl.io.brokers.connection import Connection, IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.tls import ConnectionBroken
 from etl.kafka.request_values import FetchTarget
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.model.security import LocalFile, Security, SecurityProtocol, Tls
 from etl.reader.fetch import read_ranges
@@ -35,7 +35,7 @@ from tests.networks.certificates import Authority, Certificate
 
 PASSWORD = "hunter2-of-all"
 USERS = {"etl": PASSWORD}
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 @pytest.fixture(autouse=True)

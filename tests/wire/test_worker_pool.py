@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from etl.errors import CorruptData, ProcessLost, unmark
 from etl.model.columns import COLUMNS, arrow_schema
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader import local_workers
 from etl.reader.batch_transform import ArrowTransform
@@ -51,7 +51,7 @@ def pool_tasks(broker: FakeBroker) -> tuple[list[Task], ReadOptions]:
     """Five ranges in as many tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [
-        OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader)
+        OffsetRange(TopicPartition("clicks", partition), 0, 10, leader)
         for partition in range(PARTITIONS)
     ]
     return tasks_of(ranges, [[i] for i in range(PARTITIONS)]), reading_from(broker)

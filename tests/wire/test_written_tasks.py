@@ -17,7 +17,7 @@ from etl.decide.tasks import pack_tasks
 from etl.errors import CorruptData, EtlError, SettingsError, TableUnreachable, unmark
 from etl.io.delta.data_files import DataFiles
 from etl.model.columns import COLUMNS
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.batch_transform import load_arrow_transform
 from etl.reader.run_task import TaskFailed, write_task
@@ -42,12 +42,12 @@ def write(
     root: Path,
     tasks: list[list[int]],
     *,
-    incarnations: dict[BrokerPartition, int] | None = None,
+    incarnations: dict[TopicPartition, int] | None = None,
     partition_by: tuple[str, ...] = (),
 ) -> list[Written]:
     """Ranges [3, 17) of three partitions, read and written by these tasks."""
     ranges = [
-        OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader(broker))
+        OffsetRange(TopicPartition("clicks", partition), 3, 17, leader(broker))
         for partition in range(3)
     ]
     options = FileOptions(str(root), COLUMNS, partition_by)
@@ -78,7 +78,7 @@ def failure_of(broker: FakeBroker, root: Path, partition_by: tuple[str, ...] = (
 def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
-    epochs = {BrokerPartition("clicks", 1): 2}
+    epochs = {TopicPartition("clicks", 1): 2}
     written = write(broker, tmp_path, [[0, 2], [1]], incarnations=epochs)
     assert [(one.indices, len(one.files), one.rows) for one in written] == [
         ((0, 2), 1, 28),
@@ -113,7 +113,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
     with FakeBroker(broker.world, broker_id=2) as other:
         broker.world.logs["clicks", 1].leader_id = 2
         ranges = [
-            OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader(led_by))
+            OffsetRange(TopicPartition("clicks", partition), 3, 17, leader(led_by))
             for partition, led_by in enumerate((broker, other, broker))
         ]
         tasks = tasks_of(ranges, pack_tasks(ranges, {}, 2**28, parallelism=1))
@@ -121,7 +121,10 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         written = [write_task(task, reading_from(broker), options) for task in tasks]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
         assert (broker.connections, other.connections) == (1, 1)
-        assert ([log for request in other.fetched for log in request], len(broker.fetched)) == (
+        assert (
+            [topic_partition for request in other.fetched for topic_partition in request],
+            len(broker.fetched),
+        ) == (
             [("clicks", 1)],
             1,
         )
@@ -141,7 +144,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_the_written_files_are
     spoiled[-1] ^= 1
     broker.append("clicks", 0, bytes(spoiled))
     reading = reading_from(broker, fetch_max_bytes=200)
-    ranges = [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader(broker))]
+    ranges = [OffsetRange(TopicPartition("clicks", 0), 0, 30, leader(broker))]
     [task] = tasks_of(ranges, [[0]])
     with pytest.raises(TaskFailed) as raised:
         write_task(task, reading, FileOptions(str(tmp_path), COLUMNS, row_group_bytes=1))
@@ -208,7 +211,7 @@ def write_transformed(
 ) -> Written:
     transform = load_arrow_transform(f"{__name__}:{name}")
     reading = reading_from(broker, fetch_max_bytes=100, transform=transform)
-    ranges = [OffsetRange(BrokerPartition("clicks", 0), 3, 17, leader(broker))]
+    ranges = [OffsetRange(TopicPartition("clicks", 0), 3, 17, leader(broker))]
     [task] = tasks_of(ranges, [[0]])
     return write_task(
         task,

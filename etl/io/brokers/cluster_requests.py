@@ -46,13 +46,13 @@ from etl.kafka.request_values import (
 )
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Isolation,
     KafkaGroup,
     Leader,
     LookedAt,
     OpenTransaction,
     Retention,
+    TopicPartition,
     UnverifiedOffset,
 )
 from etl.settings.choices import MIB
@@ -109,7 +109,7 @@ class Cluster(OffsetsByTime):
         known = self.describe(None).topics
         return not known or not known.keys().isdisjoint(topics)
 
-    def open_transactions(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, OpenTransaction]:
+    def open_transactions(self, found: OffsetsAndLeaders) -> dict[TopicPartition, OpenTransaction]:
         """Return open transactions of partitions with unreadable offsets (KIP-664).
 
         One DescribeProducers request per leader, and at most two more per broker for their start
@@ -118,10 +118,10 @@ class Cluster(OffsetsByTime):
         transactional ids that we may describe.
         """
         held_back = {}
-        for log, leader in found.leaders.items():
-            if found.extents[log].held_back:
-                held_back[log] = leader
-        described: dict[BrokerPartition, OpenTransaction] = {}
+        for partition, leader in found.leaders.items():
+            if found.extents[partition].held_back:
+                held_back[partition] = leader
+        described: dict[TopicPartition, OpenTransaction] = {}
         for answer in self.request_leaders(held_back, _open_transactions):
             described.update(answer)
         if not described:
@@ -135,7 +135,9 @@ class Cluster(OffsetsByTime):
         known: dict[int, tuple[str, int | None]] = {}
         for transactions in self.request_in_parallel(questions, _transactions):
             known.update(transactions)
-        return {log: _named(transaction, known) for log, transaction in described.items()}
+        return {
+            partition: _named(transaction, known) for partition, transaction in described.items()
+        }
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """Return retention and cleanup of topics, by one request to the first broker that answers.
@@ -154,16 +156,18 @@ class Cluster(OffsetsByTime):
     def retained_from(
         self,
         found: OffsetsAndLeaders,
-        since_ms: Mapping[BrokerPartition, int],
+        since_ms: Mapping[TopicPartition, int],
         *,
         isolation: Isolation,
-    ) -> dict[BrokerPartition, int]:
+    ) -> dict[TopicPartition, int]:
         """Return the first offset at or after that time in each partition: one ListOffsets per
         broker.
 
         The end offset where no record is that late; empty if the brokers cannot answer.
         """
-        times = {log: when for log, when in since_ms.items() if log in found.leaders}
+        times = {
+            partition: when for partition, when in since_ms.items() if partition in found.leaders
+        }
         if not times:
             return {}
         try:
@@ -172,9 +176,9 @@ class Cluster(OffsetsByTime):
             raise
         except (SettingsError, BrokerUnreachable):
             return {}
-        retained: dict[BrokerPartition, int] = {}
-        for log, offset in listed.items():
-            retained[log] = found.extents[log].end_offset if offset is None else offset
+        retained: dict[TopicPartition, int] = {}
+        for partition, offset in listed.items():
+            retained[partition] = found.extents[partition].end_offset if offset is None else offset
         return retained
 
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
@@ -201,41 +205,45 @@ class Cluster(OffsetsByTime):
     def looked_at(
         self,
         doubted: Collection[UnverifiedOffset],
-        leaders: Mapping[BrokerPartition, Leader],
-    ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
+        leaders: Mapping[TopicPartition, Leader],
+    ) -> dict[TopicPartition, tuple[LookedAt, ...]]:
         """Verify byte offsets, as the module describes. Raises BrokerUnreachable."""
 
         def verify(
-            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-        ) -> list[tuple[BrokerPartition, LookedAt]]:
-            led = set(logs)
-            of_this_broker = [each for each in doubted if each.log in led]
+            consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+        ) -> list[tuple[TopicPartition, LookedAt]]:
+            led = set(partitions)
+            of_this_broker = [each for each in doubted if each.partition in led]
             return verify_offsets(consumer, of_this_broker)
 
-        leaders_to_ask = {each.log: leaders[each.log] for each in doubted}
-        verified: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
+        leaders_to_ask = {each.partition: leaders[each.partition] for each in doubted}
+        verified: dict[TopicPartition, tuple[LookedAt, ...]] = {}
         for answer in self.request_leaders(leaders_to_ask, verify):
-            for log, result in answer:
-                verified[log] = (*verified.get(log, ()), result)
+            for partition, result in answer:
+                verified[partition] = (*verified.get(partition, ()), result)
         return verified
 
-    def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
+    def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[TopicPartition, float]:
         """Return the average bytes per offset, by the leaders' segment sizes: one request per
         broker.
 
         Partitions without a reported size, and empty ones, are left out. On Jafka it is one byte.
         """
-        averages: dict[BrokerPartition, float] = {}
-        counted = {log: leader for log, leader in found.leaders.items() if not log.is_physical}
+        averages: dict[TopicPartition, float] = {}
+        counted = {
+            partition: leader
+            for partition, leader in found.leaders.items()
+            if not partition.is_physical
+        }
         for sizes in self.request_leaders(counted, _sizes):
-            for log, size in sizes.items():
-                extent = found.extents.get(log)
+            for partition, size in sizes.items():
+                extent = found.extents.get(partition)
                 span = extent.end_offset - extent.log_start_offset if extent else 0
                 if size > 0 and span > 0:
-                    averages[log] = size / span
-        for log in found.leaders:
-            if log.is_physical:
-                averages[log] = 1.0
+                    averages[partition] = size / span
+        for partition in found.leaders:
+            if partition.is_physical:
+                averages[partition] = 1.0
         return averages
 
     def _consumer_of(self, broker: Broker) -> SimpleConsumer:
@@ -252,9 +260,9 @@ def _members_or_error(consumer: SimpleConsumer, group: str) -> MembersResponse |
 
 
 def _open_transactions(
-    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-) -> dict[BrokerPartition, OpenTransaction]:
-    return _if_available(lambda: consumer.open_transactions(logs))
+    consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, OpenTransaction]:
+    return _if_available(lambda: consumer.open_transactions(partitions))
 
 
 def _transactions(
@@ -271,11 +279,11 @@ def _named(
 
 
 def _sizes(
-    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-) -> dict[BrokerPartition, int]:
+    consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this
     # question stops a run.
-    return _if_available(lambda: consumer.log_sizes(logs))
+    return _if_available(lambda: consumer.log_sizes(partitions))
 
 
 def _if_available(ask: Callable[[], dict[Key, Fact]]) -> dict[Key, Fact]:
@@ -341,7 +349,7 @@ def _reject_missing_listeners(topics: Iterable[TopicMetadata]) -> None:
                     key="source.listener",
                     action="Check `listeners` of all brokers: each needs a listener of this name;"
                     " or set source.listener to one that all of them have",
-                    **partition.log.place,
+                    **partition.partition.place,
                 )
 
 
@@ -370,11 +378,11 @@ def _is_unknown(topic: TopicMetadata) -> bool:
 
 def verify_offsets(
     consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
-) -> list[tuple[BrokerPartition, LookedAt]]:
+) -> list[tuple[TopicPartition, LookedAt]]:
     """Verify these offsets at this broker. Raises BrokerUnreachable."""
     results = dict(_verify_by_checksum(consumer, doubted))
     results.update(_verify_by_walk(consumer, _select_for_walk(results), results))
-    return [(unverified.log, result) for unverified, result in results.items()]
+    return [(unverified.partition, result) for unverified, result in results.items()]
 
 
 def _select_for_walk(results: Mapping[UnverifiedOffset, LookedAt]) -> list[UnverifiedOffset]:
@@ -429,13 +437,13 @@ def _next_batch(waiting: dict[UnverifiedOffset, int]) -> list[UnverifiedOffset]:
 
     A request names a partition once, and its response is held in memory, so it takes some only.
     """
-    batch: dict[BrokerPartition, UnverifiedOffset] = {}
+    batch: dict[TopicPartition, UnverifiedOffset] = {}
     size = 0
     for unverified, needed in waiting.items():
-        if unverified.log in batch or len(batch) >= _PARTITIONS_PER_REQUEST:
+        if unverified.partition in batch or len(batch) >= _PARTITIONS_PER_REQUEST:
             continue
         if not batch or size + needed <= _RESPONSE_BYTES_MAX:
-            batch[unverified.log] = unverified
+            batch[unverified.partition] = unverified
             size += needed
     return list(batch.values())
 
@@ -581,7 +589,9 @@ def _fetch(
     consumer: SimpleConsumer, wanted: Sequence[tuple[UnverifiedOffset, int, int]]
 ) -> list[FetchedPartition | None]:
     """Return up to so many bytes of each partition from an offset on; None where there are none."""
-    targets = [FetchTarget(unverified.log, offset, size) for unverified, offset, size in wanted]
+    targets = [
+        FetchTarget(unverified.partition, offset, size) for unverified, offset, size in wanted
+    ]
     max_bytes = sum(target.max_bytes for target in targets)
     answer = consumer.multifetch(
         targets, isolation_level=Isolation.READ_UNCOMMITTED, max_bytes=max_bytes
@@ -590,4 +600,4 @@ def _fetch(
     for partition in answer.partitions:
         if partition.refusal is None and len(partition.records):
             fetched[partition.topic, partition.partition] = partition
-    return [fetched.get((each.log.topic, each.log.partition)) for each, _, _ in wanted]
+    return [fetched.get((each.partition.topic, each.partition.partition)) for each, _, _ in wanted]

@@ -651,4 +651,4 @@ class Fetching:
 
 
 def _requested_offsets(fetch: Fetch) -> dict[tuple[str, int], int]:
-    return {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
+    return {(each.partition.topic, each.partition.partition): each.offset for each in fetch.wanted}

@@ -70,11 +70,11 @@ from etl.kafka.request_values import (
 )
 from etl.model.partitions import (
     BY_COORDINATOR,
-    BrokerPartition,
     GroupProtocol,
     MemberAssignment,
     Membership,
     RebalanceStatistics,
+    TopicPartition,
 )
 from etl.model.security import OPEN, Security
 
@@ -109,7 +109,7 @@ class ClassicProtocol:
         self._identity: MemberIdentity | None = None
         """While we are in a generation."""
         self._assignment: MemberAssignment | None = None
-        self._owned: frozenset[BrokerPartition] = frozenset()
+        self._owned: frozenset[TopicPartition] = frozenset()
         self._generation: int | None = None
         """The generation that assigned the owned partitions."""
         self._watched: _WatchedTopics | None = None
@@ -183,7 +183,7 @@ class ClassicProtocol:
         self._sync(joined, identity, is_eager)
 
     def _sync(self, joined: Joined, identity: MemberIdentity, is_eager: bool) -> None:
-        assigned: Mapping[str, Iterable[BrokerPartition]] = {}
+        assigned: Mapping[str, Iterable[TopicPartition]] = {}
         self._watched = None
         if joined.is_leader and not joined.skips_assignment:
             assigned = self._assign(joined)
@@ -197,11 +197,15 @@ class ClassicProtocol:
             return
         is_returning_follower = self._may_be_returning and not joined.is_leader
         if joined.skips_assignment or is_returning_follower:
-            if self._is_outdated(joined, synced.logs):
-                self._rejoin_to_rebalance(joined, identity, synced.logs)
+            if self._is_outdated(joined, synced.partitions):
+                self._rejoin_to_rebalance(joined, identity, synced.partitions)
                 return
         self._may_be_returning = False
-        unexpected = sorted(log for log in synced.logs if log.topic not in self._terms.topics)
+        unexpected = sorted(
+            partition
+            for partition in synced.partitions
+            if partition.topic not in self._terms.topics
+        )
         if unexpected:
             raise CorruptData(
                 "The group's leader assigned us a partition of a topic that we did not subscribe"
@@ -210,8 +214,8 @@ class ClassicProtocol:
                 group=self._terms.group,
                 action="Check which client leads the group",
             )
-        revoked = self._owned - synced.logs
-        self._owned = synced.logs
+        revoked = self._owned - synced.partitions
+        self._owned = synced.partitions
         self._generation = joined.generation
         if revoked and not is_eager:
             # The next step rejoins without them: only then does the leader assign them to others.
@@ -222,15 +226,15 @@ class ClassicProtocol:
             Membership.COORDINATOR,
             joined.strategy,
             joined.generation,
-            synced.logs,
+            synced.partitions,
             identity.instance_id,
         )
         # In a cooperative rebalance an empty assignment may only be the first half, until others
         # have released partitions: it is believed with the next heartbeat.
-        if synced.logs or is_eager:
+        if synced.partitions or is_eager:
             self._state.set_assignment(self._assignment, sent_at)
 
-    def _assign(self, joined: Joined) -> Mapping[str, Iterable[BrokerPartition]]:
+    def _assign(self, joined: Joined) -> Mapping[str, Iterable[TopicPartition]]:
         """Assign as the leader, and watch these topics from now on."""
         counts = self._watch(_subscribed_topics(joined))
         members: list[GroupMember] = []
@@ -254,13 +258,13 @@ class ClassicProtocol:
         self._watched = _WatchedTopics(topics, counts, next_check)
         return counts
 
-    def _is_outdated(self, joined: Joined, ours: frozenset[BrokerPartition]) -> bool:
+    def _is_outdated(self, joined: Joined, ours: frozenset[TopicPartition]) -> bool:
         """True if the former assignment of a static member does not fit its topics any more.
 
         See the module's table.
         """
         subscribed = frozenset(self._terms.topics)
-        our_topics = frozenset(log.topic for log in ours)
+        our_topics = frozenset(partition.topic for partition in ours)
         if not our_topics <= subscribed:
             return True
         if our_topics == subscribed and not joined.is_leader:
@@ -269,17 +273,17 @@ class ClassicProtocol:
         if joined.is_leader:
             topics_of_group = _subscribed_topics(joined)
             if not topics_of_group:
-                topics_of_group = frozenset(log.topic for log in assigned or ())
+                topics_of_group = frozenset(partition.topic for partition in assigned or ())
             counts = self._watch(subscribed | topics_of_group)
             return assigned is not None and bool(find_unassigned(counts, assigned))
         if assigned is None:
             return False
-        assigned_topics = {log.topic for log in assigned}
+        assigned_topics = {partition.topic for partition in assigned}
         return not self._counts(subscribed).keys() <= assigned_topics
 
     def _assigned_in_group(
-        self, joined: Joined, ours: frozenset[BrokerPartition]
-    ) -> frozenset[BrokerPartition] | None:
+        self, joined: Joined, ours: frozenset[TopicPartition]
+    ) -> frozenset[TopicPartition] | None:
         """Return all assigned partitions of the group.
 
         None during a rebalance, which assigns all of them, and for a follower that does not know
@@ -291,13 +295,13 @@ class ClassicProtocol:
         if found.refusal is not None:
             # For a leader a superfluous rebalance costs less than a partition without a reader.
             return frozenset() if joined.is_leader else None
-        known = [logs for logs in found.members.values() if logs is not None]
+        known = [partitions for partitions in found.members.values() if partitions is not None]
         if not known:
             return None
-        return frozenset[BrokerPartition]().union(*known)
+        return frozenset[TopicPartition]().union(*known)
 
     def _rejoin_to_rebalance(
-        self, joined: Joined, identity: MemberIdentity, ours: frozenset[BrokerPartition]
+        self, joined: Joined, identity: MemberIdentity, ours: frozenset[TopicPartition]
     ) -> None:
         """Rejoin with the next step to trigger a rebalance.
 
@@ -305,7 +309,9 @@ class ClassicProtocol:
         leaves first.
         """
         if joined.is_leader:
-            self._owned = frozenset(log for log in ours if log.topic in self._terms.topics)
+            self._owned = frozenset(
+                partition for partition in ours if partition.topic in self._terms.topics
+            )
             self._generation = joined.generation
             return
         refusal = self._connection.ask(lambda protocol: protocol.groups.leave_group(identity))
@@ -523,11 +529,11 @@ class ConsumerProtocol:
                 self._names[topic_id] = name
         return frozenset(each for each in target if each[0] in self._names)
 
-    def _with_names(self, owned: frozenset[_PartitionOfTopicId]) -> frozenset[BrokerPartition]:
-        logs = set()
+    def _with_names(self, owned: frozenset[_PartitionOfTopicId]) -> frozenset[TopicPartition]:
+        partitions = set()
         for topic_id, number in owned:
-            logs.add(BrokerPartition(self._names[topic_id], number))
-        return frozenset(logs)
+            partitions.add(TopicPartition(self._names[topic_id], number))
+        return frozenset(partitions)
 
     def _owned_by_topic_id(self) -> dict[str, frozenset[int]]:
         numbers: dict[str, set[int]] = {}
@@ -749,7 +755,7 @@ class CoordinatedMember:
         return current
 
     @property
-    def release_requested(self) -> frozenset[BrokerPartition]:
+    def release_requested(self) -> frozenset[TopicPartition]:
         """Return the held partitions that the group waits for, released by `rejoin` or `leave`."""
         if self._running is None:
             return frozenset()

@@ -44,10 +44,10 @@ from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import CommittedOffset
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     MemberAssignment,
     RejectedCommit,
+    TopicPartition,
 )
 from etl.model.plans import Plan
 
@@ -77,25 +77,25 @@ class StoredOffsets:
         """Return the commit metadata of a plan."""
         return f"{_MARK}:{self._pipeline}:{plan_name}"
 
-    def bytes_of(self, log: BrokerPartition, plan_name: str) -> int:
+    def bytes_of(self, partition: TopicPartition, plan_name: str) -> int:
         """Return the size of one offset in a commit."""
         return (
             _BYTES_OF_ONE
             + len(self.metadata(plan_name))
             + len(self.group)
-            + len(log.topic.encode())
+            + len(partition.topic.encode())
         )
 
     def committed(
-        self, cluster: Cluster, logs: Iterable[BrokerPartition]
-    ) -> dict[BrokerPartition, Committed]:
+        self, cluster: Cluster, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Committed]:
         """Return the committed offset of each partition that has one, with its metadata.
 
         Offsets of an open transaction are waited for. Partitions of deleted topics have none. Kafka
         0.8.2 answers for them as for topics that a broker does not know yet; they count as deleted
         if metadata lacks them, too. Raises TopicMissing otherwise.
         """
-        partitions = sorted(set(logs))
+        partitions = sorted(set(topic_partitions))
         if not partitions:
             return {}
         try:
@@ -105,15 +105,17 @@ class StoredOffsets:
             if not existing or existing == partitions:
                 raise
             found = self._fetch(cluster, existing)
-        committed: dict[BrokerPartition, Committed] = {}
-        for log, stored in found.items():
+        committed: dict[TopicPartition, Committed] = {}
+        for partition, stored in found.items():
             if stored.offset is not None:
-                committed[log] = Committed(stored.offset, None, self._word_of(stored.metadata))
+                committed[partition] = Committed(
+                    stored.offset, None, self._word_of(stored.metadata)
+                )
         return committed
 
     def _fetch(
-        self, cluster: Cluster, partitions: Sequence[BrokerPartition]
-    ) -> dict[BrokerPartition, CommittedOffset]:
+        self, cluster: Cluster, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
         return cluster.first(
             lambda consumer: consumer.fetch_offsets(self.group, partitions, require_stable=True)
         )
@@ -121,10 +123,10 @@ class StoredOffsets:
     def move(
         self,
         cluster: Cluster,
-        before: Mapping[BrokerPartition, Committed],
-        after: Mapping[BrokerPartition, Committed],
+        before: Mapping[TopicPartition, Committed],
+        after: Mapping[TopicPartition, Committed],
         assignment: MemberAssignment | None = None,
-    ) -> list[BrokerPartition]:
+    ) -> list[TopicPartition]:
         """Move offsets from `before` to `after`, with metadata; return the moved partitions.
 
         `assignment`: of the member that commits; None: from outside the group. Deleted topics are
@@ -133,29 +135,29 @@ class StoredOffsets:
         CommitUnknown without an answer, if the offsets were not committed.
         """
         found = self.committed(cluster, after)
-        current = {log: found.get(log, NOTHING_COMMITTED) for log in after}
+        current = {partition: found.get(partition, NOTHING_COMMITTED) for partition in after}
         self._reject_moved_offsets(before, after, current)
-        moved: list[BrokerPartition] = []
-        to_commit: dict[BrokerPartition, Committed] = {}
-        for log, wanted in after.items():
-            if current[log].offset == wanted.offset:
-                moved.append(log)
+        moved: list[TopicPartition] = []
+        to_commit: dict[TopicPartition, Committed] = {}
+        for partition, wanted in after.items():
+            if current[partition].offset == wanted.offset:
+                moved.append(partition)
             else:
-                to_commit[log] = wanted
-        for plan_name, logs in self._commits(to_commit):
-            offsets = {log: after[log].offset or 0 for log in logs}
+                to_commit[partition] = wanted
+        for plan_name, partitions in self._commits(to_commit):
+            offsets = {partition: after[partition].offset or 0 for partition in partitions}
             moved += self._commit(cluster, offsets, plan_name, before, after, assignment)
         return moved
 
     def _commit(
         self,
         cluster: Cluster,
-        offsets: Mapping[BrokerPartition, int],
+        offsets: Mapping[TopicPartition, int],
         plan_name: str,
-        before: Mapping[BrokerPartition, Committed],
-        after: Mapping[BrokerPartition, Committed],
+        before: Mapping[TopicPartition, Committed],
+        after: Mapping[TopicPartition, Committed],
         assignment: MemberAssignment | None,
-    ) -> list[BrokerPartition]:
+    ) -> list[TopicPartition]:
         metadata = self.metadata(plan_name)
         try:
             return cluster.first(
@@ -165,8 +167,8 @@ class StoredOffsets:
             )
         except CommitUnknown:
             found = self.committed(cluster, offsets)
-            current = {log: found.get(log, NOTHING_COMMITTED) for log in offsets}
-            wanted = {log: after[log] for log in offsets}
+            current = {partition: found.get(partition, NOTHING_COMMITTED) for partition in offsets}
+            wanted = {partition: after[partition] for partition in offsets}
             self._reject_moved_offsets(before, wanted, current)
             if current != wanted:
                 raise
@@ -174,37 +176,39 @@ class StoredOffsets:
 
     def _reject_moved_offsets(
         self,
-        before: Mapping[BrokerPartition, Committed],
-        after: Mapping[BrokerPartition, Committed],
-        current: Mapping[BrokerPartition, Committed],
+        before: Mapping[TopicPartition, Committed],
+        after: Mapping[TopicPartition, Committed],
+        current: Mapping[TopicPartition, Committed],
     ) -> None:
-        for log, found in sorted(current.items()):
-            if is_anothers(found, before[log], after[log]):
+        for partition, found in sorted(current.items()):
+            if is_anothers(found, before[partition], after[partition]):
                 raise OffsetMoved(
                     f"Another client moved the offset during the run: it is {found.offset},"
-                    f" ours is {after[log].offset}",
-                    **log.place,
+                    f" ours is {after[partition].offset}",
+                    **partition.place,
                     offset=found.offset,
                     action="Check which other consumer of this group runs. The rows are in the"
                     " table, the next run decides by group.on_offset_changed",
                 )
 
     def _commits(
-        self, wanted: Mapping[BrokerPartition, Committed]
-    ) -> Iterator[tuple[str, Sequence[BrokerPartition]]]:
+        self, wanted: Mapping[TopicPartition, Committed]
+    ) -> Iterator[tuple[str, Sequence[TopicPartition]]]:
         """Yield plan_name and partitions of each commit, as many as a coordinator accepts at once."""
-        by_plan: dict[str, list[BrokerPartition]] = {}
-        for log in sorted(wanted):
-            by_plan.setdefault(wanted[log].metadata or "", []).append(log)
+        by_plan: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(wanted):
+            by_plan.setdefault(wanted[partition].metadata or "", []).append(partition)
         for plan_name in sorted(by_plan):
-            for logs in self.in_commits(by_plan[plan_name], plan_name):
-                yield plan_name, logs
+            for partitions in self.in_commits(by_plan[plan_name], plan_name):
+                yield plan_name, partitions
 
     def in_commits(
-        self, logs: Iterable[BrokerPartition], plan_name: str
-    ) -> Iterator[Sequence[BrokerPartition]]:
+        self, partitions: Iterable[TopicPartition], plan_name: str
+    ) -> Iterator[Sequence[TopicPartition]]:
         """Split into commits that a coordinator accepts."""
-        return in_parts(logs, lambda log: self.bytes_of(log, plan_name), _COMMIT_BYTES)
+        return in_parts(
+            partitions, lambda partition: self.bytes_of(partition, plan_name), _COMMIT_BYTES
+        )
 
     def _word_of(self, metadata: str) -> str:
         """Return `Committed.metadata` of this metadata."""
@@ -217,24 +221,24 @@ class StoredOffsets:
 
 
 def existing_partitions(
-    cluster: Cluster, partitions: Sequence[BrokerPartition]
-) -> list[BrokerPartition]:
+    cluster: Cluster, partitions: Sequence[TopicPartition]
+) -> list[TopicPartition]:
     """Return the partitions that the brokers' metadata contains."""
-    topics = {log.topic for log in partitions}
-    known: set[BrokerPartition] = set()
+    topics = {topic_partition.topic for topic_partition in partitions}
+    known: set[TopicPartition] = set()
     for topic in cluster.describe(topics).topics.values():
         for partition in topic.partitions:
-            known.add(partition.log)
-    return [log for log in partitions if log in known]
+            known.add(partition.partition)
+    return [topic_partition for topic_partition in partitions if topic_partition in known]
 
 
 def _commit_existing(
     consumer: SimpleConsumer,
     group: str,
-    offsets: Mapping[BrokerPartition, int],
+    offsets: Mapping[TopicPartition, int],
     metadata: str,
     assignment: MemberAssignment | None,
-) -> list[BrokerPartition]:
+) -> list[TopicPartition]:
     """Commit offsets; return the committed partitions, without those of deleted topics.
 
     Raises the error of the first partition that is rejected otherwise.
@@ -243,24 +247,24 @@ def _commit_existing(
         refusals = consumer.commit_each(group, offsets, metadata=metadata)
     else:
         refusals = _commit_as_member(consumer, group, offsets, metadata, assignment)
-    for log, refusal in sorted(refusals.items()):
+    for partition, refusal in sorted(refusals.items()):
         if refusal and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
                 f"commit an offset of group {group}",
-                **log.place,
-                offset=offsets[log],
+                **partition.place,
+                offset=offsets[partition],
                 broker=consumer.address,
             )
-    return [log for log, refusal in refusals.items() if refusal is None]
+    return [partition for partition, refusal in refusals.items() if refusal is None]
 
 
 def _commit_as_member(
     consumer: SimpleConsumer,
     group: str,
-    offsets: Mapping[BrokerPartition, int],
+    offsets: Mapping[TopicPartition, int],
     metadata: str,
     assignment: MemberAssignment,
-) -> dict[BrokerPartition, BrokerRefusal | None]:
+) -> dict[TopicPartition, BrokerRefusal | None]:
     return consumer.commit_each(
         group,
         offsets,
@@ -299,12 +303,12 @@ class FencedOffsetCommit:
         set the offset back. Raises CommitUnknown without an answer in time, SettingsError for more
         partitions than a batch holds, and other errors of the coordinator.
         """
-        logs = plan.offsets_to_commit
+        partitions = plan.offsets_to_commit
         assignment = plan.commit.member
-        if not logs or assignment is None:
+        if not partitions or assignment is None:
             return None
-        self._reject_too_many(plan, logs)
-        offsets = {log: plan.loaded_until[log] for log in logs}
+        self._reject_too_many(plan, partitions)
+        offsets = {partition: plan.loaded_until[partition] for partition in partitions}
         metadata = self._stored_offsets.metadata(plan.commit_metadata)
         deadline = time.monotonic() + self._tries_for_s
         is_unsure = False
@@ -352,7 +356,7 @@ class FencedOffsetCommit:
         raise CommitUnknown(lost.message, action=_RUN_AGAIN, **lost.where) from lost
 
     def _commit_without(
-        self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool
+        self, cluster: Cluster, plan: Plan, unknown: Sequence[TopicPartition], *, is_unsure: bool
     ) -> RejectedCommit | None:
         """Return the result of a commit with topics that the coordinator does not know.
 
@@ -373,11 +377,14 @@ class FencedOffsetCommit:
             raise CommitUnknown(_TOPICS_GONE, action=_RUN_AGAIN)
         return RejectedCommit(_TOPICS_GONE)
 
-    def _reject_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
-        size = sum(self._stored_offsets.bytes_of(log, plan.commit_metadata) for log in logs)
+    def _reject_too_many(self, plan: Plan, partitions: tuple[TopicPartition, ...]) -> None:
+        size = sum(
+            self._stored_offsets.bytes_of(partition, plan.commit_metadata)
+            for partition in partitions
+        )
         if size > _BATCH_BYTES:
             raise SettingsError(
-                f"The offset commit of {len(logs):,} partitions has {size:,} bytes, and a"
+                f"The offset commit of {len(partitions):,} partitions has {size:,} bytes, and a"
                 " coordinator accepts a megabyte at once",
                 key="source.topics",
                 action="Move some of the topics to another conf, or add members to the group, so"
@@ -386,17 +393,17 @@ class FencedOffsetCommit:
 
 
 def _unknown_to_coordinator(
-    refusals: Mapping[BrokerPartition, BrokerRefusal | None], plan: Plan
-) -> list[BrokerPartition]:
+    refusals: Mapping[TopicPartition, BrokerRefusal | None], plan: Plan
+) -> list[TopicPartition]:
     """Return the partitions of unknown topics. Raises the other errors of a partition."""
-    for log, refusal in sorted(refusals.items()):
+    for partition, refusal in sorted(refusals.items()):
         if refusal is not None and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
                 f"commit the offsets of plan {plan.number}",
-                **log.place,
-                offset=plan.loaded_until[log],
+                **partition.place,
+                offset=plan.loaded_until[partition],
             )
-    return sorted(log for log, refusal in refusals.items() if refusal is not None)
+    return sorted(partition for partition, refusal in refusals.items() if refusal is not None)
 
 
 _MIRROR_MARK = "etl:"
@@ -426,12 +433,12 @@ class MirrorWriter(NamedTuple):
 def commit_to_mirror_group(
     cluster: Cluster,
     group: str,
-    positions: Mapping[BrokerPartition, int],
+    positions: Mapping[TopicPartition, int],
     *,
     writer: MirrorWriter,
     predecessors: Collection[MirrorWriter] = (),
     plan_number: int,
-) -> dict[BrokerPartition, str]:
+) -> dict[TopicPartition, str]:
     """Commit the offsets of a plan to the mirror group, except over those of other clients.
 
     Offsets of predecessors are overwritten. Return the partitions with an offset of another client,
@@ -441,13 +448,15 @@ def commit_to_mirror_group(
     """
     writers = (writer, *predecessors)
 
-    def commit(consumer: SimpleConsumer) -> dict[BrokerPartition, str]:
-        others: dict[BrokerPartition, str] = {}
-        for log, stored in sorted(consumer.fetch_offsets(group, positions.keys()).items()):
+    def commit(consumer: SimpleConsumer) -> dict[TopicPartition, str]:
+        others: dict[TopicPartition, str] = {}
+        for partition, stored in sorted(consumer.fetch_offsets(group, positions.keys()).items()):
             is_ours = any(each.has_written(stored.metadata) for each in writers)
             if stored.offset is not None and not is_ours:
-                others[log] = stored.metadata
-        to_commit = {log: offset for log, offset in positions.items() if log not in others}
+                others[partition] = stored.metadata
+        to_commit = {
+            partition: offset for partition, offset in positions.items() if partition not in others
+        }
         if to_commit:
             consumer.commit_offsets(group, to_commit, metadata=writer.metadata(plan_number))
         return others

@@ -21,7 +21,7 @@ from etl.errors import BrokerUnreachable, EtlError, SettingsError
 from etl.io.brokers.exchange import Answer, Ask
 from etl.io.brokers.simple_consumer import BrokerRequests
 from etl.kafka.request_values import ClusterMetadata, CoordinatorResponse
-from etl.model.partitions import BrokerPartition, MemberAssignment, RebalanceStatistics
+from etl.model.partitions import MemberAssignment, RebalanceStatistics, TopicPartition
 from etl.model.security import OPEN, Security
 
 
@@ -71,7 +71,7 @@ class MemberState:
         self._last_error: EtlError | None = None
         self._is_leaving = False
         self._holds = False
-        self._release_requested: frozenset[BrokerPartition] = frozenset()
+        self._release_requested: frozenset[TopicPartition] = frozenset()
         self._rebalance_began: float | None = time.monotonic()
         """Start of the current rebalance; None: there is none."""
         self._statistics = RebalanceStatistics()
@@ -118,10 +118,10 @@ class MemberState:
             self._retained_generations.add(assignment.generation)
             self._changed.notify_all()
 
-    def request_release(self, logs: frozenset[BrokerPartition]) -> None:
+    def request_release(self, partitions: frozenset[TopicPartition]) -> None:
         """Note that the group waits for these partitions, which are held."""
         with self._changed:
-            self._release_requested = logs
+            self._release_requested = partitions
 
     def count_loss(self) -> None:
         """Count an assignment that the coordinator ended."""
@@ -200,7 +200,7 @@ class MemberState:
             return self._assignment
 
     @property
-    def release_requested(self) -> frozenset[BrokerPartition]:
+    def release_requested(self) -> frozenset[TopicPartition]:
         """Return the held partitions that the group waits for."""
         with self._changed:
             return self._release_requested

@@ -47,12 +47,12 @@ from etl.kafka.request_values import (
 )
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     EpochEnd,
     Fingerprint,
     Isolation,
     Leader,
     PartitionOffsets,
+    TopicPartition,
     values_of,
 )
 from etl.model.security import OPEN, Security
@@ -148,9 +148,9 @@ class Brokers:
             return self._registry(topics)
         return self.first(lambda consumer: consumer.topic_metadata(topics))
 
-    def describe_topics_of(self, logs: Iterable[BrokerPartition]) -> ClusterMetadata:
+    def describe_topics_of(self, partitions: Iterable[TopicPartition]) -> ClusterMetadata:
         """Return the metadata of these partitions' topics, as `describe`."""
-        return self.describe({log.topic for log in logs})
+        return self.describe({partition.topic for partition in partitions})
 
     def first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
         """Return the response of the first broker that answers."""
@@ -168,18 +168,18 @@ class Brokers:
 
     def request_leaders(
         self,
-        leaders: Mapping[BrokerPartition, Leader],
-        ask: Callable[[SimpleConsumer, Collection[BrokerPartition]], Answer],
+        leaders: Mapping[TopicPartition, Leader],
+        ask: Callable[[SimpleConsumer, Collection[TopicPartition]], Answer],
     ) -> list[Answer]:
         """Return one response per broker that leads some of these partitions, in parallel."""
-        by_address: dict[tuple[str, int], tuple[Broker, list[BrokerPartition]]] = {}
-        for log, leader in leaders.items():
+        by_address: dict[tuple[str, int], tuple[Broker, list[TopicPartition]]] = {}
+        for partition, leader in leaders.items():
             broker = leader.broker
-            by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(log)
+            by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(partition)
         requests = []
-        for broker, logs in by_address.values():
+        for broker, partitions in by_address.values():
             consumer = self.consumer(broker.host, broker.port, broker.generation)
-            requests.append((consumer, logs))
+            requests.append((consumer, partitions))
         return self.request_in_parallel(requests, ask)
 
     def request_in_parallel(
@@ -262,58 +262,70 @@ LEADER_WAIT_S = 30.0
 class OffsetsAndLeaders:
     """Offsets and leaders of partitions; `leaderless` had no leader until the deadline."""
 
-    extents: Mapping[BrokerPartition, PartitionOffsets]
-    leaders: Mapping[BrokerPartition, Leader]
-    leaderless: frozenset[BrokerPartition]
-    epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    extents: Mapping[TopicPartition, PartitionOffsets]
+    leaders: Mapping[TopicPartition, Leader]
+    leaderless: frozenset[TopicPartition]
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Leader epoch of the end, as reported by that leader."""
 
-    def without(self, logs: Collection[BrokerPartition]) -> OffsetsAndLeaders:
+    def without(self, partitions: Collection[TopicPartition]) -> OffsetsAndLeaders:
         """Return the same with these partitions without a leader."""
-        if not logs:
+        if not partitions:
             return self
-        extents = {log: extent for log, extent in self.extents.items() if log not in logs}
-        leaders = {log: leader for log, leader in self.leaders.items() if log not in logs}
-        return OffsetsAndLeaders(extents, leaders, self.leaderless | frozenset(logs), self.epochs)
+        extents = {
+            partition: extent
+            for partition, extent in self.extents.items()
+            if partition not in partitions
+        }
+        leaders = {
+            partition: leader
+            for partition, leader in self.leaders.items()
+            if partition not in partitions
+        }
+        return OffsetsAndLeaders(
+            extents, leaders, self.leaderless | frozenset(partitions), self.epochs
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOffsets:
     """Results of ListOffsets by partition."""
 
-    offsets: dict[BrokerPartition, int | None]
+    offsets: dict[TopicPartition, int | None]
     """None: no record that late."""
-    leaders: dict[BrokerPartition, Leader]
-    leaderless: frozenset[BrokerPartition]
-    epochs: dict[BrokerPartition, int] = field(default_factory=dict)
-    boundaries: dict[BrokerPartition, tuple[int, ...]] = field(default_factory=dict)
+    leaders: dict[TopicPartition, Leader]
+    leaderless: frozenset[TopicPartition]
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
+    boundaries: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     """With byte offsets: see `ListedOffset`."""
-    stable: set[BrokerPartition] = field(default_factory=set)
+    stable: set[TopicPartition] = field(default_factory=set)
     """Partitions with a last stable offset in the response."""
-    unsearched: dict[BrokerPartition, EtlError] = field(default_factory=dict)
+    unsearched: dict[TopicPartition, EtlError] = field(default_factory=dict)
     """Partitions that their leader cannot search by time, and the error; not in `offsets`."""
 
     def add(self, listed: ListedOffset, leader: Leader) -> None:
         """Add one result of that leader."""
-        log = listed.log
-        self.offsets[log] = listed.offset
-        self.leaders[log] = leader
+        partition = listed.partition
+        self.offsets[partition] = listed.offset
+        self.leaders[partition] = leader
         if listed.leader_epoch is not None:
-            self.epochs[log] = listed.leader_epoch
+            self.epochs[partition] = listed.leader_epoch
         if listed.boundaries is not None:
-            self.boundaries[log] = listed.boundaries
+            self.boundaries[partition] = listed.boundaries
         if listed.is_last_stable:
-            self.stable.add(log)
+            self.stable.add(partition)
 
     @property
-    def existing(self) -> dict[BrokerPartition, int]:
+    def existing(self) -> dict[TopicPartition, int]:
         """Return the offset of each partition with a record that late."""
-        return {log: offset for log, offset in self.offsets.items() if offset is not None}
+        return {
+            partition: offset for partition, offset in self.offsets.items() if offset is not None
+        }
 
     @property
-    def without_record(self) -> list[BrokerPartition]:
+    def without_record(self) -> list[TopicPartition]:
         """Return the partitions for which the answer is "none": no record is that late."""
-        return [log for log, offset in self.offsets.items() if offset is None]
+        return [partition for partition, offset in self.offsets.items() if offset is None]
 
 
 class OffsetsOfLeaders(Brokers):
@@ -321,7 +333,7 @@ class OffsetsOfLeaders(Brokers):
 
     def extents(
         self,
-        logs: Collection[BrokerPartition],
+        partitions: Collection[TopicPartition],
         *,
         isolation: Isolation,
         wait_for_leader_s: float = LEADER_WAIT_S,
@@ -334,15 +346,15 @@ class OffsetsOfLeaders(Brokers):
         leader, and one more for high watermarks if it reports last stable offsets.
 
         Partitions without a leader are retried until `wait_for_leader_s`, then returned as
-        leaderless. `metadata`: a fresh result of `describe` for `logs`. Raises TopicMissing,
+        leaderless. `metadata`: a fresh result of `describe` for `partitions`. Raises TopicMissing,
         PermissionDenied, BrokerUnreachable if a leader does not answer, and as
         `reject_lost_isolation`.
         """
         if metadata is None:
-            metadata = self.describe_topics_of(logs)
+            metadata = self.describe_topics_of(partitions)
         self.reject_lost_isolation(metadata.brokers.values(), isolation)
         starts = self.list_offsets(
-            dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata
+            dict.fromkeys(partitions, EARLIEST), isolation, wait_for_leader_s, metadata
         )
         ends = self.list_offsets(
             dict.fromkeys(starts.offsets, LATEST),
@@ -359,31 +371,31 @@ class OffsetsOfLeaders(Brokers):
             ends.leaders,
         )
         leaders = {**ends.leaders, **uncommitted.leaders}
-        for log in uncommitted.leaderless:
-            leaders.pop(log, None)
+        for partition in uncommitted.leaderless:
+            leaders.pop(partition, None)
         # Again, for brokers that were elected or started meanwhile.
         brokers = {leader.broker for leader in leaders.values()}
         self.reject_lost_isolation(brokers, isolation)
         high_watermarks = {**ends.offsets, **uncommitted.offsets}
-        extents: dict[BrokerPartition, PartitionOffsets] = {}
-        for log in leaders:
-            extents[log] = _partition_offsets(
-                log,
-                starts.offsets[log],
-                ends.offsets[log],
-                high_watermarks[log],
-                ends.boundaries.get(log),
+        extents: dict[TopicPartition, PartitionOffsets] = {}
+        for partition in leaders:
+            extents[partition] = _partition_offsets(
+                partition,
+                starts.offsets[partition],
+                ends.offsets[partition],
+                high_watermarks[partition],
+                ends.boundaries.get(partition),
             )
         leaderless = starts.leaderless | ends.leaderless | uncommitted.leaderless
         return OffsetsAndLeaders(extents, leaders, leaderless, ends.epochs)
 
     def epoch_ends(
         self,
-        epochs: Mapping[BrokerPartition, int],
+        epochs: Mapping[TopicPartition, int],
         *,
         wait_for_leader_s: float = LEADER_WAIT_S,
-        leaders: Mapping[BrokerPartition, Leader] | None = None,
-    ) -> dict[BrokerPartition, EpochEnd]:
+        leaders: Mapping[TopicPartition, Leader] | None = None,
+    ) -> dict[TopicPartition, EpochEnd]:
         """Return the end of each leader epoch in the current leader's log (KIP-320).
 
         One request per leader; `leaders` saves the Metadata request. Partitions are left out if
@@ -395,7 +407,7 @@ class OffsetsOfLeaders(Brokers):
         answered = EpochEndsResponse()
         waiting = dict(epochs)
         while waiting:
-            known: Mapping[BrokerPartition, Leader]
+            known: Mapping[TopicPartition, Leader]
             if leaders is None:
                 known = self.describe_topics_of(waiting).leaders
             else:
@@ -403,7 +415,9 @@ class OffsetsOfLeaders(Brokers):
             led = values_of(known, waiting)
             failure = self._request_epochs(led, waiting, answered)
             left = deadline - time.monotonic()
-            waiting = {log: epoch for log, epoch in epochs.items() if log not in answered}
+            waiting = {
+                partition: epoch for partition, epoch in epochs.items() if partition not in answered
+            }
             if not waiting:
                 break
             if left <= 0:
@@ -418,16 +432,16 @@ class OffsetsOfLeaders(Brokers):
             pause(attempt, left)
             leaders = None
             attempt += 1
-        ends: dict[BrokerPartition, EpochEnd] = {}
-        for log, end in answered.items():
+        ends: dict[TopicPartition, EpochEnd] = {}
+        for partition, end in answered.items():
             if end.epoch is not None and end.end_offset is not None:
-                ends[log] = EpochEnd(epochs[log], end.epoch, end.end_offset)
+                ends[partition] = EpochEnd(epochs[partition], end.epoch, end.end_offset)
         return ends
 
     def _request_epochs(
         self,
-        leaders: Mapping[BrokerPartition, Leader],
-        epochs: Mapping[BrokerPartition, int],
+        leaders: Mapping[TopicPartition, Leader],
+        epochs: Mapping[TopicPartition, int],
         answered: EpochEndsResponse,
     ) -> EtlError | None:
         """Request each leader once and add to `answered`.
@@ -436,28 +450,30 @@ class OffsetsOfLeaders(Brokers):
         """
 
         def request(
-            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+            consumer: SimpleConsumer, partitions: Collection[TopicPartition]
         ) -> EpochEndsResponse | EtlError:
             try:
                 response = consumer.epoch_ends(
-                    values_of(epochs, logs), _current_epochs(leaders, logs)
+                    values_of(epochs, partitions), _current_epochs(leaders, partitions)
                 )
             except BrokerUnreachable as error:
                 return error
             unknown = EpochEndResponse(None, None, None)
-            return {log: response.get(log, unknown) for log in logs}
+            return {partition: response.get(partition, unknown) for partition in partitions}
 
         failure: EtlError | None = None
         for response in self.request_leaders(leaders, request):
             if isinstance(response, EtlError):
                 failure = failure or response
                 continue
-            for log, end in response.items():
+            for partition, end in response.items():
                 if end.refusal is None:
-                    answered[log] = end
+                    answered[partition] = end
                     continue
                 failure = end.refusal.error(
-                    "return the end of a leader epoch", **log.place, broker=leaders[log].broker
+                    "return the end of a leader epoch",
+                    **partition.place,
+                    broker=leaders[partition].broker,
                 )
                 if not end.refusal.is_retriable:
                     raise failure
@@ -465,11 +481,11 @@ class OffsetsOfLeaders(Brokers):
 
     def list_offsets(
         self,
-        times: Mapping[BrokerPartition, int],
+        times: Mapping[TopicPartition, int],
         isolation: Isolation,
         wait_s: float,
         metadata: ClusterMetadata | None,
-        leaders: Mapping[BrokerPartition, Leader] | None = None,
+        leaders: Mapping[TopicPartition, Leader] | None = None,
     ) -> ListedOffsets:
         """Return one offset per partition, by the leaders; retried until a deadline of `wait_s`.
 
@@ -485,12 +501,18 @@ class OffsetsOfLeaders(Brokers):
                 if metadata is None:
                     metadata = self.describe_topics_of(waiting)
                 leaders = metadata.leaders
-            away = {log for log in waiting if log.is_physical and log not in leaders}
+            away = {
+                partition
+                for partition in waiting
+                if partition.is_physical and partition not in leaders
+            }
             found = replace(found, leaderless=found.leaderless.union(away))
             led = values_of(leaders, waiting)
             failure = self._list_once(led, waiting, isolation, found)
             done = {*found.offsets, *found.unsearched, *away}
-            waiting = {log: when for log, when in waiting.items() if log not in done}
+            waiting = {
+                partition: when for partition, when in waiting.items() if partition not in done
+            }
             left = deadline - time.monotonic()
             if waiting and left <= 0:
                 _reject_unavailable(failure, metadata, waiting)
@@ -504,8 +526,8 @@ class OffsetsOfLeaders(Brokers):
 
     def _list_once(
         self,
-        leaders: Mapping[BrokerPartition, Leader],
-        times: Mapping[BrokerPartition, int],
+        leaders: Mapping[TopicPartition, Leader],
+        times: Mapping[TopicPartition, int],
         isolation: Isolation,
         found: ListedOffsets,
     ) -> EtlError | None:
@@ -515,13 +537,13 @@ class OffsetsOfLeaders(Brokers):
         """
 
         def request(
-            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-        ) -> dict[BrokerPartition, ListedOffset] | BrokerUnreachable:
+            consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+        ) -> dict[TopicPartition, ListedOffset] | BrokerUnreachable:
             try:
                 return consumer.list_offsets(
-                    values_of(times, logs),
+                    values_of(times, partitions),
                     isolation_level=isolation,
-                    epochs=_current_epochs(leaders, logs),
+                    epochs=_current_epochs(leaders, partitions),
                 )
             except BrokerUnreachable as error:
                 return error
@@ -534,17 +556,17 @@ class OffsetsOfLeaders(Brokers):
                 continue
             # All partitions of a response have the same leader.
             broker = self._with_generation(leaders[next(iter(response))].broker)
-            for log, listed in response.items():
-                leader = leaders[log]
+            for partition, listed in response.items():
+                leader = leaders[partition]
                 if leader.broker is not broker:
                     leader = Leader(broker, leader.epoch)
                 if listed.refusal is None:
                     found.add(listed, leader)
                     continue
-                error = listed.refusal.error("list offsets", **log.place, broker=broker)
+                error = listed.refusal.error("list offsets", **partition.place, broker=broker)
                 if listed.refusal.meaning is Meaning.NO_SEARCH:
-                    found.unsearched[log] = error
-                    found.leaders[log] = leader
+                    found.unsearched[partition] = error
+                    found.leaders[partition] = leader
                     continue
                 failure = error
                 if not listed.refusal.is_retriable:
@@ -553,9 +575,9 @@ class OffsetsOfLeaders(Brokers):
 
 
 def _current_epochs(
-    leaders: Mapping[BrokerPartition, Leader], logs: Iterable[BrokerPartition]
-) -> dict[BrokerPartition, int | None]:
-    return {log: leaders[log].epoch for log in logs}
+    leaders: Mapping[TopicPartition, Leader], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    return {partition: leaders[partition].epoch for partition in partitions}
 
 
 def pause(attempt: int, left_s: float) -> None:
@@ -564,7 +586,7 @@ def pause(attempt: int, left_s: float) -> None:
 
 
 def _partition_offsets(
-    log: BrokerPartition,
+    partition: TopicPartition,
     start: int | None,
     end: int | None,
     high_watermark: int | None,
@@ -572,7 +594,7 @@ def _partition_offsets(
 ) -> PartitionOffsets:
     if start is None or end is None or high_watermark is None:
         raise CorruptData(
-            "The broker returned no offset for the start or end of the partition", **log.place
+            "The broker returned no offset for the start or end of the partition", **partition.place
         )
     # Retention may have moved the start between the two requests, a truncation the end.
     end = max(start, end)
@@ -586,7 +608,7 @@ def _partition_offsets(
 def _reject_unavailable(
     failure: EtlError | None,
     metadata: ClusterMetadata | None,
-    waiting: Collection[BrokerPartition],
+    waiting: Collection[TopicPartition],
 ) -> None:
     """Raise the error of partitions that are missing for another reason than a leader election.
 
@@ -594,29 +616,29 @@ def _reject_unavailable(
     """
     if failure is not None:
         raise failure
-    for log in sorted(waiting):
-        topic = metadata.topics.get(log.topic) if metadata is not None else None
+    for partition in sorted(waiting):
+        topic = metadata.topics.get(partition.topic) if metadata is not None else None
         if topic is None:
             raise TopicMissing(
                 "The brokers do not know the topic",
-                topic=log.topic,
+                topic=partition.topic,
                 action="Check its name, and whether it was deleted",
             )
         if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
-            raise topic.refusal.error("describe the topic", topic=log.topic)
+            raise topic.refusal.error("describe the topic", topic=partition.topic)
 
 
 # Tail fingerprints
 
-Places = Mapping[BrokerPartition, tuple[int, int]]
+Places = Mapping[TopicPartition, tuple[int, int]]
 """For each partition the offset where the bytes end, and their number."""
 _PARTITIONS_PER_REQUEST = 4096
 _DIGEST_BYTES = 8
 
 
 def read_fingerprints(
-    cluster: Brokers, places: Places, leaders: Mapping[BrokerPartition, Leader]
-) -> dict[BrokerPartition, Fingerprint]:
+    cluster: Brokers, places: Places, leaders: Mapping[TopicPartition, Leader]
+) -> dict[TopicPartition, Fingerprint]:
     """Return the tail fingerprints of the bytes at these places.
 
     A partition that has expired the bytes is left out. One that ends before `until` has fewer
@@ -624,82 +646,87 @@ def read_fingerprints(
     """
 
     def request(
-        consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-    ) -> dict[BrokerPartition, Fingerprint]:
-        wanted = sorted(logs)
-        found: dict[BrokerPartition, Fingerprint] = {}
+        consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Fingerprint]:
+        wanted = sorted(partitions)
+        found: dict[TopicPartition, Fingerprint] = {}
         for at in range(0, len(wanted), _PARTITIONS_PER_REQUEST):
             found.update(
                 _read_fingerprints(consumer, wanted[at : at + _PARTITIONS_PER_REQUEST], places)
             )
         return found
 
-    led = {log: leaders[log] for log in places if log in leaders}
-    fingerprints: dict[BrokerPartition, Fingerprint] = {}
+    led = {partition: leaders[partition] for partition in places if partition in leaders}
+    fingerprints: dict[TopicPartition, Fingerprint] = {}
     for of_broker in cluster.request_leaders(led, request):
         fingerprints.update(of_broker)
     return fingerprints
 
 
 def _read_fingerprints(
-    consumer: SimpleConsumer, logs: Sequence[BrokerPartition], places: Places
-) -> dict[BrokerPartition, Fingerprint]:
+    consumer: SimpleConsumer, topic_partitions: Sequence[TopicPartition], places: Places
+) -> dict[TopicPartition, Fingerprint]:
     """Return the tail fingerprints of partitions of one broker, see `read_fingerprints`.
 
     Bytes in two segments take two requests. Raises the broker's error, also if it lists no start of
     a partition: a fingerprint of no bytes would be that of another log.
     """
-    content: dict[BrokerPartition, bytes] = {}
-    out_of_range: set[BrokerPartition] = set()
-    partitions = list(logs)
+    content: dict[TopicPartition, bytes] = {}
+    out_of_range: set[TopicPartition] = set()
+    partitions = list(topic_partitions)
     while partitions:
-        wanted: dict[BrokerPartition, tuple[int, int]] = {}
-        for log in partitions:
-            until, size = places[log]
-            begin = until - size + len(content.get(log, b""))
-            wanted[log] = (begin, until - begin)
+        wanted: dict[TopicPartition, tuple[int, int]] = {}
+        for partition in partitions:
+            until, size = places[partition]
+            begin = until - size + len(content.get(partition, b""))
+            wanted[partition] = (begin, until - begin)
         partitions = []
-        for log, fetched in _fetch_bytes(consumer, wanted).items():
+        for partition, fetched in _fetch_bytes(consumer, wanted).items():
             if fetched is None:
-                if log not in content:
-                    out_of_range.add(log)
+                if partition not in content:
+                    out_of_range.add(partition)
                 continue
-            content[log] = content.get(log, b"") + fetched
-            if fetched and len(content[log]) < places[log][1]:
-                partitions.append(log)
+            content[partition] = content.get(partition, b"") + fetched
+            if fetched and len(content[partition]) < places[partition][1]:
+                partitions.append(partition)
     if out_of_range:
         starts = consumer.list_offsets(dict.fromkeys(sorted(out_of_range), EARLIEST))
-        for log, start in sorted(starts.items()):
+        for partition, start in sorted(starts.items()):
             if start.refusal is not None:
-                raise start.refusal.error("list offsets", **log.place, broker=consumer.address)
-            until, size = places[log]
+                raise start.refusal.error(
+                    "list offsets", **partition.place, broker=consumer.address
+                )
+            until, size = places[partition]
             # The partition ends before these bytes; it has not expired them.
             if start.offset is None or start.offset <= until - size:
-                content[log] = b""
-    return {log: _tail(places[log], of_log) for log, of_log in content.items()}
+                content[partition] = b""
+    return {
+        partition: _tail(places[partition], of_partition)
+        for partition, of_partition in content.items()
+    }
 
 
 def _fetch_bytes(
-    consumer: SimpleConsumer, wanted: Mapping[BrokerPartition, tuple[int, int]]
-) -> dict[BrokerPartition, bytes | None]:
+    consumer: SimpleConsumer, wanted: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, bytes | None]:
     """Return the bytes of each partition from an offset on, up to a number, of one response.
 
     None: the offset is out of range.
     """
-    by_name = {(log.topic, log.partition): log for log in wanted}
-    targets = [FetchTarget(log, offset, size) for log, (offset, size) in wanted.items()]
+    by_name = {(partition.topic, partition.partition): partition for partition in wanted}
+    targets = [FetchTarget(partition, offset, size) for partition, (offset, size) in wanted.items()]
     max_bytes = sum(target.max_bytes for target in targets)
     answer = consumer.multifetch(targets, max_bytes=max_bytes)
-    results: dict[BrokerPartition, bytes | None] = {}
+    results: dict[TopicPartition, bytes | None] = {}
     for part in answer.partitions:
-        log = by_name[part.topic, part.partition]
+        partition = by_name[part.topic, part.partition]
         if part.refusal is None:
-            results[log] = bytes(part.records)
+            results[partition] = bytes(part.records)
         elif part.refusal.meaning is Meaning.OUT_OF_RANGE:
-            results[log] = None
+            results[partition] = None
         else:
             raise part.refusal.error(
-                "return the bytes before an offset", **log.place, broker=consumer.address
+                "return the bytes before an offset", **partition.place, broker=consumer.address
             )
     return results
 

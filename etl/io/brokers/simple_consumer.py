@@ -66,7 +66,7 @@ from etl.kafka.request_values import (
     reject_negative,
     reject_wrong_times,
 )
-from etl.model.partitions import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.partitions import Broker, Isolation, OpenTransaction, Retention, TopicPartition
 from etl.model.security import OPEN, Security
 from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S
 
@@ -177,12 +177,12 @@ class BrokerRequests:
         """Return brokers, topics and leaders; None: of all topics. Never creates a topic."""
         return self._request(lambda protocol: protocol.metadata(topics))
 
-    def log_sizes(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+    def log_sizes(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the bytes of the segments that this broker holds of each partition (KIP-113).
 
         Partitions that it does not hold are left out, and all if we lack Describe on the cluster.
         """
-        return self._request(lambda protocol: protocol.log_sizes(logs))
+        return self._request(lambda protocol: protocol.log_sizes(partitions))
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """Return retention and cleanup policy of each topic (KIP-133).
@@ -204,13 +204,13 @@ class BrokerRequests:
         return self._protocol().groups.membership
 
     def open_transactions(
-        self, logs: Collection[BrokerPartition]
-    ) -> dict[BrokerPartition, OpenTransaction]:
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OpenTransaction]:
         """Return the oldest open transaction of each partition that this broker leads (KIP-664).
 
         Raises SettingsError before 2.8.
         """
-        return self._request(lambda protocol: protocol.open_transactions(logs))
+        return self._request(lambda protocol: protocol.open_transactions(partitions))
 
     def transactions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
         """Return transactional id and start of the open transaction, by producer id.
@@ -224,7 +224,7 @@ class BrokerRequests:
         return self._request(lambda protocol: protocol.transactions(known))
 
     def epoch_ends(
-        self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
+        self, epochs: Mapping[TopicPartition, int], current: Mapping[TopicPartition, int | None]
     ) -> EpochEndsResponse:
         """Return the end of each leader epoch (KIP-320), in one request; empty before 2.1."""
         if not self._protocol().has_leader_epochs:
@@ -341,13 +341,13 @@ class GroupOffsets(BrokerRequests):
     def commit_offsets(
         self,
         group: str,
-        offsets: Mapping[BrokerPartition, int],
+        offsets: Mapping[TopicPartition, int],
         *,
         metadata: str = "",
         generation: int | None = None,
         member_id: str = "",
         instance_id: str | None = None,
-        leader_epochs: Mapping[BrokerPartition, int] | None = None,
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> None:
@@ -369,36 +369,36 @@ class GroupOffsets(BrokerRequests):
             in_zookeeper=in_zookeeper,
         )
         rejected = []
-        for log, refusal in sorted(refusals.items()):
+        for partition, refusal in sorted(refusals.items()):
             if refusal:
-                rejected.append((log, refusal))
+                rejected.append((partition, refusal))
         if not rejected:
             return
-        log, refusal = rejected[0]
+        partition, refusal = rejected[0]
         others = ""
         if len(rejected) > 1:
             others = f" (and {len(rejected) - 1:,} of {len(offsets):,} more were rejected)"
         raise refusal.error(
             f"commit an offset of group {group}{others}",
-            **log.place,
-            offset=offsets[log],
+            **partition.place,
+            offset=offsets[partition],
             broker=self.address,
         )
 
     def commit_each(
         self,
         group: str,
-        offsets: Mapping[BrokerPartition, int],
+        offsets: Mapping[TopicPartition, int],
         *,
         metadata: str = "",
         generation: int | None = None,
         member_id: str = "",
         instance_id: str | None = None,
-        leader_epochs: Mapping[BrokerPartition, int] | None = None,
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
         is_sent_once: bool = False,
-    ) -> dict[BrokerPartition, BrokerRefusal | None]:
+    ) -> dict[TopicPartition, BrokerRefusal | None]:
         """Commit as `commit_offsets`, but return each partition's error, None for committed ones.
 
         Raises ValueError for a negative offset, generation or leader epoch: a stored -1 is read as
@@ -409,18 +409,18 @@ class GroupOffsets(BrokerRequests):
         the first commit.
         """
         reject_negative(generation=generation)
-        for log, offset in offsets.items():
+        for partition, offset in offsets.items():
             if offset < 0:
-                reject_negative(**{f"the offset of {log.topic}-{log.key}": offset})
+                reject_negative(**{f"the offset of {partition.topic}-{partition.key}": offset})
         for epoch in (leader_epochs or {}).values():
             reject_negative(leader_epoch=epoch)
         member = None if generation is None else GroupMember(member_id, generation, instance_id)
         wanted = OffsetsCommit(
             group, offsets, metadata, member, leader_epochs or {}, topic_ids or {}
         )
-        responses: list[dict[BrokerPartition, BrokerRefusal | None]] = []
+        responses: list[dict[TopicPartition, BrokerRefusal | None]] = []
 
-        def commit(broker: GroupOffsets) -> dict[BrokerPartition, BrokerRefusal | None]:
+        def commit(broker: GroupOffsets) -> dict[TopicPartition, BrokerRefusal | None]:
             # Only a member's commit may be sent twice: between two commits from outside, another
             # client may have committed an offset.
             may_repeat = member is not None and not is_sent_once
@@ -456,14 +456,14 @@ class GroupOffsets(BrokerRequests):
     def fetch_offsets(
         self,
         group: str,
-        logs: Collection[BrokerPartition],
+        partitions: Collection[TopicPartition],
         *,
         generation: int | None = None,
         member_id: str = "",
         require_stable: bool = False,
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
-    ) -> dict[BrokerPartition, CommittedOffset]:
+    ) -> dict[TopicPartition, CommittedOffset]:
         """Return next offsets and their metadata, from the group coordinator.
 
         `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
@@ -473,7 +473,7 @@ class GroupOffsets(BrokerRequests):
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)
-        question = OffsetsQuery(group, tuple(logs), member, require_stable, topic_ids or {})
+        question = OffsetsQuery(group, tuple(partitions), member, require_stable, topic_ids or {})
 
         def request_offsets(broker: GroupOffsets) -> CommittedOffsets:
             return broker._request(
@@ -493,15 +493,15 @@ class GroupOffsets(BrokerRequests):
             if member and found.refusal.meaning in _FENCED:
                 raise self._membership_lost(group, found.refusal)
             raise found.refusal.error(f"return the offsets of group {group}", broker=self.address)
-        for log, committed in sorted(found.offsets.items()):
+        for partition, committed in sorted(found.offsets.items()):
             if committed.refusal:
                 raise committed.refusal.error(
-                    f"return an offset of group {group}", **log.place, broker=self.address
+                    f"return an offset of group {group}", **partition.place, broker=self.address
                 )
         return dict(found.offsets)
 
     def _reject_unsettled(
-        self, wanted: OffsetsCommit, refusals: Mapping[BrokerPartition, BrokerRefusal | None]
+        self, wanted: OffsetsCommit, refusals: Mapping[TopicPartition, BrokerRefusal | None]
     ) -> None:
         """Raise an error of the whole commit, which the coordinator reports for each partition.
 
@@ -649,7 +649,7 @@ class SimpleConsumer(GroupOffsets):
 
         `records` is valid until this consumer receives the second next fetch response.
         """
-        wanted = [FetchTarget(BrokerPartition(topic, partition), offset, max_bytes)]
+        wanted = [FetchTarget(TopicPartition(topic, partition), offset, max_bytes)]
         deadline = self._exchange.deadline()
         while True:
             response = self.multifetch(
@@ -759,11 +759,11 @@ class SimpleConsumer(GroupOffsets):
 
     def list_offsets(
         self,
-        times: Mapping[BrokerPartition, int],
+        times: Mapping[TopicPartition, int],
         *,
         isolation_level: Isolation = Isolation.READ_COMMITTED,
-        epochs: Mapping[BrokerPartition, int | None] | None = None,
-    ) -> dict[BrokerPartition, ListedOffset]:
+        epochs: Mapping[TopicPartition, int | None] | None = None,
+    ) -> dict[TopicPartition, ListedOffset]:
         """Return the offset of a time in each partition, in one request.
 
         A time is LATEST, EARLIEST, or milliseconds since 1970: the first record at or after it.
@@ -780,18 +780,18 @@ class SimpleConsumer(GroupOffsets):
 
     def max_timestamps(
         self,
-        logs: Collection[BrokerPartition],
+        partitions: Collection[TopicPartition],
         *,
-        epochs: Mapping[BrokerPartition, int | None] | None = None,
-    ) -> dict[BrokerPartition, ListedOffset] | None:
+        epochs: Mapping[TopicPartition, int | None] | None = None,
+    ) -> dict[TopicPartition, ListedOffset] | None:
         """Return the largest timestamp of each partition, in one request.
 
         None: not supported (Kafka before 3.0, Jafka).
         """
         if not self._protocol().has_max_timestamps:
             return None
-        listed = self._request(lambda protocol: protocol.max_timestamps(logs, epochs or {}))
-        if set(listed) != set(logs):
+        listed = self._request(lambda protocol: protocol.max_timestamps(partitions, epochs or {}))
+        if set(listed) != set(partitions):
             raise CorruptData(_OTHER_PARTITIONS, broker=self.address)
         return listed
 
@@ -804,32 +804,36 @@ class SimpleConsumer(GroupOffsets):
         of the first record at or after it, if any. Jafka supports no times. Raises ValueError for
         any other negative time.
         """
-        log = BrokerPartition(topic, partition)
-        reject_wrong_times({log: time}, least=EARLIEST)
+        topic_partition = TopicPartition(topic, partition)
+        reject_wrong_times({topic_partition: time}, least=EARLIEST)
         if max_offsets <= 0:
             return ()
-        found = self._request(lambda protocol: protocol.offsets_before(log, time, max_offsets))
+        found = self._request(
+            lambda protocol: protocol.offsets_before(topic_partition, time, max_offsets)
+        )
         if isinstance(found, BrokerRefusal):
             raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
         return found
 
-    def segment_before(self, log: BrokerPartition, time_ms: int) -> int:
+    def segment_before(self, partition: TopicPartition, time_ms: int) -> int:
         """Return the start of the newest segment written by that time, by the broker's clock.
 
         All records before it were written by that time. The log start if no segment is that old, or
         the broker does not support the request (Kafka from 4.0 on). Raises ValueError for a
         negative time.
         """
-        reject_wrong_times({log: time_ms})
+        reject_wrong_times({partition: time_ms})
         try:
-            found = self._request(lambda protocol: protocol.segment_start_before(log, time_ms))
+            found = self._request(
+                lambda protocol: protocol.segment_start_before(partition, time_ms)
+            )
         except OtherRelease:
             raise
         except SettingsError:
             found = ()
         if found and not isinstance(found, BrokerRefusal):
             return found[0]
-        return self.earliest_or_latest_offset(log.topic, log.partition, EARLIEST)
+        return self.earliest_or_latest_offset(partition.topic, partition.partition, EARLIEST)
 
     def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
         """Return the log start offset (`EARLIEST`) or the high watermark (`LATEST`).
@@ -861,12 +865,12 @@ class SimpleConsumer(GroupOffsets):
         The broker must lead the partition. None: accepted, offset unknown (Jafka). Waits for all
         in-sync replicas. Never sent twice: after BrokerUnreachable it may have been appended.
         """
-        log = BrokerPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         now_ms = int(time.time() * 1000)
         timeout_ms = int(self._timeout_s * 1000)
         appended = self._request(
             lambda protocol: protocol.append(
-                log, records, timestamp_ms=now_ms, timeout_ms=timeout_ms
+                topic_partition, records, timestamp_ms=now_ms, timeout_ms=timeout_ms
             ),
             may_repeat=False,
         )

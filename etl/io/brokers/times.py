@@ -29,7 +29,7 @@ from etl.kafka.request_values import (
     FetchTarget,
     reject_wrong_times,
 )
-from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord, values_of
+from etl.model.partitions import Isolation, Leader, OldestRecord, TopicPartition, values_of
 from etl.records.entries import largest_timestamp
 from etl.settings.choices import MIB
 
@@ -46,39 +46,42 @@ _NEVER = -1
 
 
 def max_timestamps(
-    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-) -> dict[BrokerPartition, int | None]:
+    consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int | None]:
     """Return the largest timestamp in ms of these partitions, which this broker leads.
 
     A value below all times if no record has a timestamp. Partitions are left out if the broker does
     not know it: Kafka before 3.0, or formats without timestamps. Raises the broker's error.
     """
-    found: dict[BrokerPartition, int | None] = {}
-    for log, listed in (consumer.max_timestamps(logs) or {}).items():
+    found: dict[TopicPartition, int | None] = {}
+    for partition, listed in (consumer.max_timestamps(partitions) or {}).items():
         if listed.refusal is None:
-            found[log] = _NEVER if listed.timestamp_ms is None else listed.timestamp_ms
+            found[partition] = _NEVER if listed.timestamp_ms is None else listed.timestamp_ms
         elif listed.refusal.meaning is not Meaning.NO_SEARCH:
             raise listed.refusal.error(
-                "return the largest timestamp", **log.place, broker=consumer.address
+                "return the largest timestamp", **partition.place, broker=consumer.address
             )
     return found
 
 
 def last_timestamps(
-    consumer: SimpleConsumer, ends: Mapping[BrokerPartition, int]
-) -> dict[BrokerPartition, int | None]:
+    consumer: SimpleConsumer, ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
     """Return the largest timestamp in ms of the last record batch or message of these partitions.
 
     `ends`: their high watermarks. None without a timestamp, or if no record is left there.
     Partitions that are empty now are left out. Raises BrokerUnreachable, and the broker's error.
     """
-    found: dict[BrokerPartition, int | None] = {}
+    found: dict[TopicPartition, int | None] = {}
     left = sorted(ends)
     for size, most in _ROUNDS:
         waiting = left
         left = []
         for at in range(0, len(waiting), most):
-            targets = [FetchTarget(log, ends[log] - 1, size) for log in waiting[at : at + most]]
+            targets = [
+                FetchTarget(partition, ends[partition] - 1, size)
+                for partition in waiting[at : at + most]
+            ]
             left += _fetch_last_times(consumer, targets, found)
     return {**found, **dict.fromkeys(left)}
 
@@ -86,21 +89,25 @@ def last_timestamps(
 def _fetch_last_times(
     consumer: SimpleConsumer,
     wanted: Sequence[FetchTarget],
-    found: dict[BrokerPartition, int | None],
-) -> list[BrokerPartition]:
+    found: dict[TopicPartition, int | None],
+) -> list[TopicPartition]:
     """Send one request and add to `found`; return the partitions without bytes in the response."""
-    logs = {(target.log.topic, target.log.partition): target.log for target in wanted}
-    left: list[BrokerPartition] = []
+    partitions = {
+        (target.partition.topic, target.partition.partition): target.partition for target in wanted
+    }
+    left: list[TopicPartition] = []
     for part in _multifetch(consumer, wanted).partitions:
-        log = logs[part.topic, part.partition]
+        partition = partitions[part.topic, part.partition]
         if part.refusal is not None:
             if part.refusal.meaning is Meaning.OUT_OF_RANGE:
                 continue
-            raise part.refusal.error("return the last record", **log.place, broker=consumer.address)
+            raise part.refusal.error(
+                "return the last record", **partition.place, broker=consumer.address
+            )
         if part.records or part.proves_empty:
-            found[log] = largest_timestamp(part.records)
+            found[partition] = largest_timestamp(part.records)
         else:
-            left.append(log)
+            left.append(partition)
     return left
 
 
@@ -134,11 +141,11 @@ class OffsetsByTime(OffsetsOfLeaders):
 
     def offsets_at(
         self,
-        moments: Mapping[BrokerPartition, int],
+        moments: Mapping[TopicPartition, int],
         *,
         wait_for_leader_s: float = LEADER_WAIT_S,
         may_be_earlier: bool = False,
-    ) -> dict[BrokerPartition, int]:
+    ) -> dict[TopicPartition, int]:
         """Return the first offset at or after each partition's time (ms), else the high watermark.
 
         Without isolation: under read_committed brokers answer "none" for a record after the start
@@ -167,10 +174,10 @@ class OffsetsByTime(OffsetsOfLeaders):
 
     def first_at(
         self,
-        times_ms: Mapping[BrokerPartition, int],
+        times_ms: Mapping[TopicPartition, int],
         *,
         isolation: Isolation = Isolation.READ_COMMITTED,
-    ) -> dict[BrokerPartition, int | None]:
+    ) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each time; None if there is none.
 
         Raises SettingsError as `offsets_at`; BrokerUnreachable without a leader; ValueError for a
@@ -197,9 +204,9 @@ class OffsetsByTime(OffsetsOfLeaders):
 
     def _ends_of(
         self,
-        late: Mapping[BrokerPartition, int],
-        leaders: Mapping[BrokerPartition, Leader],
-    ) -> tuple[dict[BrokerPartition, int], dict[BrokerPartition, EtlError]]:
+        late: Mapping[TopicPartition, int],
+        leaders: Mapping[TopicPartition, Leader],
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, EtlError]]:
         """Return the high watermark of partitions without a record that late, and errors.
 
         An error if the partition does not confirm it. If the last record is that late, it may be
@@ -212,80 +219,87 @@ class OffsetsByTime(OffsetsOfLeaders):
         )
         high_watermarks = ends.existing
         confirmed = self._confirmed(late, high_watermarks, ends.leaders)
-        unconfirmed: dict[BrokerPartition, int] = {}
-        for log, time_ms in late.items():
-            if log in high_watermarks and log not in confirmed:
-                unconfirmed[log] = time_ms
+        unconfirmed: dict[TopicPartition, int] = {}
+        for partition, time_ms in late.items():
+            if partition in high_watermarks and partition not in confirmed:
+                unconfirmed[partition] = time_ms
         again = self.list_offsets(unconfirmed, _UNCOMMITTED, LEADER_WAIT_S, None, ends.leaders)
 
-        offsets = {log: high_watermarks[log] for log in confirmed}
+        offsets = {partition: high_watermarks[partition] for partition in confirmed}
         offsets.update(again.existing)
         errors = dict(again.unsearched)
-        for log in again.without_record:
-            errors[log] = _unconfirmed_error(log, ends.leaders[log])
+        for partition in again.without_record:
+            errors[partition] = _unconfirmed_error(partition, ends.leaders[partition])
         return offsets, errors
 
     def _confirmed(
         self,
-        late: Mapping[BrokerPartition, int],
-        high_watermarks: Mapping[BrokerPartition, int],
-        leaders: Mapping[BrokerPartition, Leader],
-    ) -> set[BrokerPartition]:
+        late: Mapping[TopicPartition, int],
+        high_watermarks: Mapping[TopicPartition, int],
+        leaders: Mapping[TopicPartition, Leader],
+    ) -> set[TopicPartition]:
         """Return the partitions that have no record that late.
 
         By their largest timestamp, else because they are empty or their last record is earlier.
         """
 
         def request(
-            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-        ) -> dict[BrokerPartition, int | None]:
-            largest = max_timestamps(consumer, logs)
-            others = {log: high_watermarks[log] for log in logs if log not in largest}
+            consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+        ) -> dict[TopicPartition, int | None]:
+            largest = max_timestamps(consumer, partitions)
+            others = {
+                partition: high_watermarks[partition]
+                for partition in partitions
+                if partition not in largest
+            }
             return {**largest, **last_timestamps(consumer, others)}
 
         not_empty = {}
-        for log, high_watermark in high_watermarks.items():
+        for partition, high_watermark in high_watermarks.items():
             if high_watermark:
-                not_empty[log] = leaders[log]
-        times: dict[BrokerPartition, int | None] = {}
+                not_empty[partition] = leaders[partition]
+        times: dict[TopicPartition, int | None] = {}
         for of_broker in self.request_leaders(not_empty, request):
             times.update(of_broker)
-        confirmed: set[BrokerPartition] = set()
-        for log in high_watermarks:
+        confirmed: set[TopicPartition] = set()
+        for partition in high_watermarks:
             # Without a time the partition is empty.
-            largest = times.get(log, _NEVER)
-            if largest is not None and largest < late[log]:
-                confirmed.add(log)
+            largest = times.get(partition, _NEVER)
+            if largest is not None and largest < late[partition]:
+                confirmed.add(partition)
         return confirmed
 
     def _segments_at(
         self,
-        moments: Mapping[BrokerPartition, int],
-        leaders: Mapping[BrokerPartition, Leader],
-    ) -> dict[BrokerPartition, int]:
+        moments: Mapping[TopicPartition, int],
+        leaders: Mapping[TopicPartition, Leader],
+    ) -> dict[TopicPartition, int]:
         """Return the start of each partition's newest segment that was written by its time.
 
         By the clock of its broker; the log start if no segment is that old.
         """
 
         def request(
-            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-        ) -> dict[BrokerPartition, int]:
-            return {log: consumer.segment_before(log, moments[log]) for log in logs}
+            consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+        ) -> dict[TopicPartition, int]:
+            return {
+                partition: consumer.segment_before(partition, moments[partition])
+                for partition in partitions
+            }
 
         led = values_of(leaders, moments)
-        starts: dict[BrokerPartition, int] = {}
+        starts: dict[TopicPartition, int] = {}
         for of_broker in self.request_leaders(led, request):
             starts.update(of_broker)
         return starts
 
 
-def _unconfirmed_error(log: BrokerPartition, leader: Leader) -> SettingsError:
+def _unconfirmed_error(partition: TopicPartition, leader: Leader) -> SettingsError:
     return SettingsError(
         "The broker finds no record that late, but the partition does not confirm it: it has one,"
         " or its last record has no timestamp. Records without timestamps keep a broker from"
         " finding later ones",
-        **log.place,
+        **partition.place,
         broker=leader.broker,
         action="Check where reading starts or stops by a time: `earliest` and offsets work for this"
         " partition (a committed offset of the group, too)",
@@ -294,7 +308,7 @@ def _unconfirmed_error(log: BrokerPartition, leader: Leader) -> SettingsError:
 
 # The oldest unread record
 
-Unread = Mapping[BrokerPartition, tuple[int, int]]
+Unread = Mapping[TopicPartition, tuple[int, int]]
 """For each partition the oldest unread offset, and the readable end."""
 FIRST_BYTES = 32 << 10
 """First request size per partition: two record batches of an unconfigured producer."""
@@ -326,23 +340,23 @@ class _Search:
 def read_oldest(
     cluster: Brokers,
     unread: Unread,
-    leaders: Mapping[BrokerPartition, Leader],
+    leaders: Mapping[TopicPartition, Leader],
     *,
     isolation: Isolation,
-) -> dict[BrokerPartition, OldestRecord]:
+) -> dict[TopicPartition, OldestRecord]:
     """Return the oldest unread record of each partition with a leader.
 
     Errors of brokers become reasons (`OldestRecord.why`), not exceptions.
     """
 
     def request(
-        consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-    ) -> dict[BrokerPartition, OldestRecord]:
-        searches = {log: _Search(*unread[log]) for log in sorted(logs)}
+        consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OldestRecord]:
+        searches = {partition: _Search(*unread[partition]) for partition in sorted(partitions)}
         return _search_broker(consumer, searches, leaders, isolation)
 
     led = values_of(leaders, unread)
-    records: dict[BrokerPartition, OldestRecord] = {}
+    records: dict[TopicPartition, OldestRecord] = {}
     for of_broker in cluster.request_leaders(led, request):
         records.update(of_broker)
     return records
@@ -350,18 +364,20 @@ def read_oldest(
 
 def _search_broker(
     consumer: SimpleConsumer,
-    waiting: dict[BrokerPartition, _Search],
-    leaders: Mapping[BrokerPartition, Leader],
+    waiting: dict[TopicPartition, _Search],
+    leaders: Mapping[TopicPartition, Leader],
     isolation: Isolation,
-) -> dict[BrokerPartition, OldestRecord]:
-    found: dict[BrokerPartition, OldestRecord] = {}
+) -> dict[TopicPartition, OldestRecord]:
+    found: dict[TopicPartition, OldestRecord] = {}
     bytes_left = SEARCHED_BYTES_MAX
     while waiting and bytes_left > 0:
         batch = _next_batch(waiting)
         targets = []
         max_bytes = 0
-        for log, search in batch.items():
-            targets.append(FetchTarget(log, search.offset, search.max_bytes, leaders[log].epoch))
+        for partition, search in batch.items():
+            targets.append(
+                FetchTarget(partition, search.offset, search.max_bytes, leaders[partition].epoch)
+            )
             max_bytes += search.max_bytes
         try:
             answer = consumer.multifetch(targets, isolation_level=isolation, max_bytes=max_bytes)
@@ -372,32 +388,34 @@ def _search_broker(
         for part in answer.partitions:
             parts[part.topic, part.partition] = part
             bytes_left -= len(part.records)
-        for log, search in batch.items():
-            record = _oldest_record(log, parts.get((log.topic, log.partition)), search)
+        for partition, search in batch.items():
+            record = _oldest_record(
+                partition, parts.get((partition.topic, partition.partition)), search
+            )
             if record is not None:
-                found[log] = record
-                del waiting[log]
+                found[partition] = record
+                del waiting[partition]
     return found | dict.fromkeys(waiting, _OVER_LIMIT)
 
 
-def _next_batch(waiting: Mapping[BrokerPartition, _Search]) -> dict[BrokerPartition, _Search]:
+def _next_batch(waiting: Mapping[TopicPartition, _Search]) -> dict[TopicPartition, _Search]:
     """Return as many partitions as one response may hold, the smallest first."""
-    batch: dict[BrokerPartition, _Search] = {}
+    batch: dict[TopicPartition, _Search] = {}
     size = 0
-    for log, search in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
+    for partition, search in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
         if batch and size + search.max_bytes > _ANSWER_BYTES_MAX:
             break
-        batch[log] = search
+        batch[partition] = search
         size += search.max_bytes
     return batch
 
 
 def _oldest_record(
-    log: BrokerPartition, fetched: FetchedPartition | None, search: _Search
+    partition: TopicPartition, fetched: FetchedPartition | None, search: _Search
 ) -> OldestRecord | None:
     """Return the result of the response for the partition; None: fetch again by `search`."""
     if fetched is not None and fetched.refusal is not None:
-        return OldestRecord(why=fetched.refusal.error("fetch", **log.place).message)
+        return OldestRecord(why=fetched.refusal.error("fetch", **partition.place).message)
     if fetched is None or not len(fetched.records):
         return _grow(search, _NOT_RETURNED)
     try:

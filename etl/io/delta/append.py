@@ -109,7 +109,7 @@ class ArrowWriter:
     """The writer of rows that tasks write with pyarrow."""
 
     physical: bool = False
-    """The rows are of physical logs (`BrokerPartition.is_physical`)."""
+    """The rows are of physical logs (`TopicPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
     file_bytes: int = FILE_BYTES
     """See `FileOptions`, as for the next fields."""

@@ -43,7 +43,7 @@ from etl.io.delta.table_shape import (
     shape_of,
 )
 from etl.ledger.plan_document import parse_commit_metadata, parse_plan
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Plan, Predecessor
 from etl.model.snapshot import (
     Acknowledgement,
@@ -155,12 +155,12 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
     return True
 
 
-def loaded_by(path: str, app_id: str) -> dict[BrokerPartition, list[tuple[int, int, int]]]:
+def loaded_by(path: str, app_id: str) -> dict[TopicPartition, list[tuple[int, int, int]]]:
     """Return the offsets that the plans of one pipeline loaded, as far as the log reaches.
 
     Each is (incarnation, from offset, until offset).
     """
-    found: dict[BrokerPartition, list[tuple[int, int, int]]] = {}
+    found: dict[TopicPartition, list[tuple[int, int, int]]] = {}
     table = open_table(path)
     if table is None:
         return found
@@ -171,8 +171,8 @@ def loaded_by(path: str, app_id: str) -> dict[BrokerPartition, list[tuple[int, i
         if plan is None:
             continue
         for r in plan.ranges:
-            loaded = (plan.incarnations.get(r.log, 0), r.from_offset, r.until_offset)
-            found.setdefault(r.log, []).append(loaded)
+            loaded = (plan.incarnations.get(r.partition, 0), r.from_offset, r.until_offset)
+            found.setdefault(r.partition, []).append(loaded)
     return found
 
 
@@ -271,7 +271,7 @@ def _loaded_topics(plan: Plan, inherits_from_us: bool) -> frozenset[str]:
     """
     if inherits_from_us:
         return plan.known_topics
-    return frozenset(r.log.topic for r in plan.ranges)
+    return frozenset(r.partition.topic for r in plan.ranges)
 
 
 def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:

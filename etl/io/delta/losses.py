@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.io.delta.stores import not_supported, options_of, public_cause, unreachable
 from etl.io.delta.table_shape import open_table, reject_expiring_transaction_ids, rust_path
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, Plan
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ def read_losses(path: str, *, uid: str) -> tuple[Loss, ...]:
         raise _unreadable(error, path) from public_cause(error, path)
     found = set()
     for row in rows:
-        log = BrokerPartition(row["topic"], row["partition"], row["broker_id"])
+        partition = TopicPartition(row["topic"], row["partition"], row["broker_id"])
         reason = LossReason(row["reason"])
         incarnation = row.get(_INCARNATION) or 0
-        found.add(Loss(log, row["from_offset"], row["until_offset"], reason, incarnation))
+        found.add(Loss(partition, row["from_offset"], row["until_offset"], reason, incarnation))
     return tuple(sorted(found))
 
 
@@ -198,9 +198,9 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
         row = {
             "app_id": app_id,
             "pipeline_id": plan.origin.pipeline_id,
-            "topic": loss.log.topic,
-            "partition": loss.log.partition,
-            "broker_id": loss.log.broker_id,
+            "topic": loss.partition.topic,
+            "partition": loss.partition.partition,
+            "broker_id": loss.partition.broker_id,
             "from_offset": loss.from_offset,
             "until_offset": loss.until_offset,
             "reason": loss.why.value,

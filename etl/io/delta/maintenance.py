@@ -158,11 +158,11 @@ def _last_checkpoint(path: str) -> int | None:
 def _checkpoint_by_spark(path: str, spark: SparkSession) -> int:
     jvm: Any = spark._jvm  # there is no public access to it
     with _translated(path):
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+        partition = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
             spark._jsparkSession, spark_path(path)
         )
-        snapshot = log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
-        log.checkpoint(snapshot, jvm.scala.Option.empty())
+        snapshot = partition.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+        partition.checkpoint(snapshot, jvm.scala.Option.empty())
         return int(snapshot.version())
 
 

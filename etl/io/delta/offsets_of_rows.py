@@ -34,11 +34,11 @@ import numpy
 
 from etl.audit.compare_rows import (
     BUCKET_OFFSETS,
-    AuditedLog,
+    AuditedPartition,
     Bucket,
     EntryInterval,
     Expected,
-    LogFindings,
+    PartitionFindings,
     audit,
     audit_entries,
     edges_of,
@@ -67,7 +67,7 @@ from etl.io.delta.statistics_to_write import TEXT_KEPT
 from etl.io.delta.stores import unreadable
 from etl.io.delta.table_shape import features_of, open_table, rust_path, spark_path
 from etl.model.columns import misfit, names_of_key, row_key
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import HeldRows, Plan
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 
-Intervals = Mapping[AuditedLog, Sequence[tuple[int, int]]]
+Intervals = Mapping[AuditedPartition, Sequence[tuple[int, int]]]
 """Offsets [from, until) of each partition."""
 _FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
 _LOG_COLUMNS = ("topic", "incarnation", "partition")
@@ -92,18 +92,20 @@ class Scan:
     spark: SparkSession
     path: str
     delta_version: int | None = None
-    rows_of_no_log: int = 0
+    rows_without_partition: int = 0
     """Rows without topic, partition or offset, or with numbers that no partition has. Known after
     the last item of `buckets`.
     """
     before: Intervals = field(default_factory=dict)
     """Offsets [from, until) with rows from before plan 1: left out."""
 
-    def findings(self, expected: Mapping[AuditedLog, Expected]) -> Iterator[LogFindings]:
+    def findings(
+        self, expected: Mapping[AuditedPartition, Expected]
+    ) -> Iterator[PartitionFindings]:
         """Return the rows compared with the expected ones. Raises as `audit`, too."""
         return audit(expected, self.buckets())
 
-    def doubles(self, found: LogFindings) -> list[tuple[tuple[int, ...], int]]:
+    def doubles(self, found: PartitionFindings) -> list[tuple[tuple[int, ...], int]]:
         """Return the first duplicate offsets of a partition, each with its number of rows."""
         if not found.double_places:
             return []
@@ -121,7 +123,7 @@ class Scan:
         keys = read_keys(self.spark, self.path, self.delta_version, physical=False)
         return without_intervals(keys, self.before)
 
-    def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
+    def doubled_span(self, found: PartitionFindings) -> tuple[int, int] | None:
         """Return the first duplicate offset of a partition, and the last one plus 1.
 
         None: no offset has two rows.
@@ -131,13 +133,13 @@ class Scan:
         if not found.double_rows:
             return None
         with rows_are_read(self.spark, self.path):
-            rows = _of_log(self._keys(), found.audited)
+            rows = _of_partition(self._keys(), found.audited)
             doubled = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")
             bounds = doubled.agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
             [span] = bounds.collect()
         return None if span["first"] is None else (span["first"], span["last"] + 1)
 
-    def buckets(self) -> Iterator[tuple[AuditedLog, Bucket]]:
+    def buckets(self) -> Iterator[tuple[AuditedPartition, Bucket]]:
         """Yield the offsets in the table, one bitmap for each 32,768 offsets of a partition.
 
         Ordered by partition and bucket. Spark aggregates; the driver receives one partition of its
@@ -146,23 +148,23 @@ class Scan:
         with rows_are_read(self.spark, self.path):
             for row in _buckets(self._keys()).toLocalIterator():
                 if row["bucket"] is None:
-                    self.rows_of_no_log = row["rows"]
+                    self.rows_without_partition = row["rows"]
                     continue
-                partition = BrokerPartition(row["topic"], row["partition"])
+                partition = TopicPartition(row["topic"], row["partition"])
                 is_full = row["rows"] == row["distinct_offsets"] == BUCKET_OFFSETS
                 bitmap = None if is_full else bytes(row["bitmap"])
                 bucket = Bucket(row["bucket"], row["rows"], bitmap)
-                yield AuditedLog(partition, row["incarnation"]), bucket
+                yield AuditedPartition(partition, row["incarnation"]), bucket
 
-    def first_of_no_log(self) -> list[dict[str, Any]]:
+    def first_without_partition(self) -> list[dict[str, Any]]:
         """Return the key columns of some rows without a valid record."""
-        return first_of_no_log(self.spark, self.path, self.delta_version, physical=False)
+        return first_without_partition(self.spark, self.path, self.delta_version, physical=False)
 
 
 def doubled_offsets(
     spark: SparkSession,
     path: str,
-    audited: AuditedLog,
+    audited: AuditedPartition,
     bucket: int,
     *,
     delta_version: int | None = None,
@@ -174,24 +176,24 @@ def doubled_offsets(
     start = bucket * BUCKET_OFFSETS
     with rows_are_read(spark, path):
         keys = read_keys(spark, path, delta_version, physical=False)
-        rows = _of_log(without_intervals(keys, before), audited)
+        rows = _of_partition(without_intervals(keys, before), audited)
         rows = rows.where((f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
         counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows"))
         doubled = counted.where("rows > 1").orderBy("offset").limit(_DOUBLES_SHOWN)
         return [(row["offset"], row["rows"]) for row in doubled.collect()]
 
 
-def _of_log(rows: DataFrame, audited: AuditedLog) -> DataFrame:
+def _of_partition(rows: DataFrame, audited: AuditedPartition) -> DataFrame:
     from pyspark.sql import functions as f
 
     return rows.where(
-        (f.col("topic") == audited.log.topic)
-        & (f.col("partition") == audited.log.partition)
+        (f.col("topic") == audited.partition.topic)
+        & (f.col("partition") == audited.partition.partition)
         & (f.col("incarnation") == audited.incarnation)
     )
 
 
-def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[int, int]]:
+def rows_until(spark: SparkSession, path: str) -> dict[TopicPartition, tuple[int, int]]:
     """Return the last incarnation of each partition in the table, and its last offset plus 1."""
     from pyspark.sql import functions as f
 
@@ -202,7 +204,7 @@ def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[in
         found = {}
         for row in rows.groupBy("topic", "partition").agg(newest).collect():
             last = row["last"]
-            partition = BrokerPartition(row["topic"], row["partition"])
+            partition = TopicPartition(row["topic"], row["partition"])
             found[partition] = last["incarnation"], last["offset"] + 1
         return found
 
@@ -214,7 +216,7 @@ def rows_in_intervals(
     intervals: Intervals,
     *,
     physical: bool,
-) -> dict[AuditedLog, int]:
+) -> dict[AuditedPartition, int]:
     """Return the number of rows in these intervals of each partition."""
     if not intervals:
         return {}
@@ -225,8 +227,8 @@ def rows_in_intervals(
     rows = {}
     for row in counted:
         broker_id = row["broker_id"] if physical else None
-        partition = BrokerPartition(row["topic"], row["partition"], broker_id)
-        rows[AuditedLog(partition, row["incarnation"])] = row["count"]
+        partition = TopicPartition(row["topic"], row["partition"], broker_id)
+        rows[AuditedPartition(partition, row["incarnation"])] = row["count"]
     return rows
 
 
@@ -238,11 +240,11 @@ def without_intervals(keys: DataFrame, intervals: Intervals) -> DataFrame:
 def _joined(keys: DataFrame, intervals: Intervals, how: str) -> DataFrame:
     from pyspark.sql import functions as f
 
-    physical = any(audited.log.is_physical for audited in intervals)
+    physical = any(audited.partition.is_physical for audited in intervals)
     names = incarnation_columns(physical=physical)
     rows = []
     for audited, parts in intervals.items():
-        values = {**audited.log.place, "incarnation": audited.incarnation}
+        values = {**audited.partition.place, "incarnation": audited.incarnation}
         key = [values[name] for name in names]
         for start, until in parts:
             rows.append((*key, start, until))
@@ -258,7 +260,7 @@ def _schema_of(names: Iterable[str]) -> str:
     return ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in names)
 
 
-def first_of_no_log(
+def first_without_partition(
     spark: SparkSession, path: str, delta_version: int | None, *, physical: bool
 ) -> list[dict[str, Any]]:
     """Return the key columns of some rows without a valid record."""
@@ -386,8 +388,10 @@ def intervals_in_order(keys: DataFrame, edges: Mapping[Log, Sequence[int]]) -> D
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    edges_of_logs = {log: numpy.array(some, numpy.int64) for log, some in edges.items()}
-    runs = keys.mapInArrow(Runs(edges_of_logs), _schema_of((*LOG, *_RUN)))
+    edges_of_partitions = {
+        partition: numpy.array(some, numpy.int64) for partition, some in edges.items()
+    }
+    runs = keys.mapInArrow(Runs(edges_of_partitions), _schema_of((*LOG, *_RUN)))
     in_order = Window.partitionBy(*LOG).orderBy("first_offset", "first_index")
     before_offset = f.lag("last_offset").over(in_order)
     before_index = f.lag("last_index").over(in_order)
@@ -426,15 +430,15 @@ class Runs:
         for name in (*LOG[1:], "offset", "message_index"):
             numbers[name] = _int64(batch.column(name))
         topics = batch.column("topic").dictionary_encode()
-        logs = [_int64(topics.indices), *(numbers[name] for name in LOG[1:])]
+        partitions = [_int64(topics.indices), *(numbers[name] for name in LOG[1:])]
         offset, index = numbers["offset"], numbers["message_index"]
-        another_log = _changes(*logs)
-        interval = self._intervals(batch, offset, another_log)
+        another_partition = _changes(*partitions)
+        interval = self._intervals(batch, offset, another_partition)
         later = (offset[1:] > offset[:-1]) & (index[1:] == 0)
         next_one = (offset[1:] == offset[:-1]) & (index[1:] == index[:-1] + 1)
-        without_record = logs[0][1:] < 0
+        without_record = partitions[0][1:] < 0
         same_interval = interval[1:] == interval[:-1]
-        follows = ~another_log & (later | next_one | without_record) & same_interval
+        follows = ~another_partition & (later | next_one | without_record) & same_interval
         begins = numpy.concatenate(([0], numpy.flatnonzero(~follows) + 1))
         ends = numpy.concatenate((begins[1:], [batch.num_rows]))
         found = {
@@ -456,14 +460,14 @@ class Runs:
         self,
         batch: pyarrow.RecordBatch,
         offset: NDArray[numpy.int64],
-        another_log: NDArray[numpy.bool_],
+        another_partition: NDArray[numpy.bool_],
     ) -> NDArray[numpy.int64]:
         """Return the number of edges of its partition at or below each row's entry."""
         found = numpy.zeros(batch.num_rows, numpy.int64)
-        begins = [0, *(numpy.flatnonzero(another_log) + 1).tolist(), batch.num_rows]
+        begins = [0, *(numpy.flatnonzero(another_partition) + 1).tolist(), batch.num_rows]
         heads = [batch.column(name).take(begins[:-1]).to_pylist() for name in LOG]
-        for log, begin, end in zip(zip(*heads), begins, begins[1:]):
-            edges = self._edges.get(log)
+        for partition, begin, end in zip(zip(*heads), begins, begins[1:]):
+            edges = self._edges.get(partition)
             if edges is not None:
                 found[begin:end] = numpy.searchsorted(edges, offset[begin:end], side="right")
         return found
@@ -504,34 +508,36 @@ class EntryScan:
     spark: SparkSession
     path: str
     delta_version: int | None = None
-    rows_of_no_log: int = 0
+    rows_without_partition: int = 0
     """Rows with an incomplete key, or with numbers that no partition has. Known after the last item
     of `findings`.
     """
     before: Intervals = field(default_factory=dict)
     """Offsets [from, until) with rows from before plan 1: left out."""
 
-    def findings(self, expected: Mapping[AuditedLog, Expected]) -> Iterator[LogFindings]:
+    def findings(
+        self, expected: Mapping[AuditedPartition, Expected]
+    ) -> Iterator[PartitionFindings]:
         """Return the rows compared with the expected ones. Raises as `audit_entries`, too."""
         edges = {audited: edges_of(audited, one) for audited, one in expected.items()}
         return audit_entries(expected, self.stretches(edges))
 
     def stretches(
-        self, edges: Mapping[AuditedLog, Sequence[int]]
-    ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
+        self, edges: Mapping[AuditedPartition, Sequence[int]]
+    ) -> Iterator[tuple[AuditedPartition, EntryInterval]]:
         """Yield the number of rows between the edges of each partition.
 
         The intervals of one partition are consecutive and ordered by edge.
         """
         with rows_are_read(self.spark, self.path):
             keys = without_intervals(_keys(self.spark, self.path, self.delta_version), self.before)
-            to_count: dict[AuditedLog, Sequence[int]] = {}
-            by_log = {_log_of(audited): some for audited, some in edges.items()}
-            found = intervals_in_order(keys, by_log).toLocalIterator()
+            to_count: dict[AuditedPartition, Sequence[int]] = {}
+            by_partition = {_log_of(audited): some for audited, some in edges.items()}
+            found = intervals_in_order(keys, by_partition).toLocalIterator()
             for audited, grouped in groupby(found, key=_audited):
                 rows = list(grouped)
                 if audited is None:
-                    self.rows_of_no_log = rows[0]["rows"]
+                    self.rows_without_partition = rows[0]["rows"]
                 elif all(row["is_ordered"] for row in rows):
                     for row in rows:
                         count = row["rows"]
@@ -542,8 +548,8 @@ class EntryScan:
                 yield from self._counted(keys, to_count)
 
     def _counted(
-        self, keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]
-    ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
+        self, keys: DataFrame, edges: Mapping[AuditedPartition, Sequence[int]]
+    ) -> Iterator[tuple[AuditedPartition, EntryInterval]]:
         """Yield the same for the partitions of `edges`, counted message by message."""
         for row in _stretches(keys, edges).toLocalIterator():
             audited = _audited(row)
@@ -560,7 +566,7 @@ class EntryScan:
             )
             yield audited, interval
 
-    def doubles(self, found: LogFindings) -> list[tuple[tuple[int, ...], int]]:
+    def doubles(self, found: PartitionFindings) -> list[tuple[tuple[int, ...], int]]:
         """Return the first duplicate messages of a partition.
 
         Each has its entry and index, and its number of rows.
@@ -571,7 +577,7 @@ class EntryScan:
             return []
         entry = found.double_places[0]
         audited = found.audited
-        wanted = {**audited.log.place, "incarnation": audited.incarnation, "offset": entry}
+        wanted = {**audited.partition.place, "incarnation": audited.incarnation, "offset": entry}
         with rows_are_read(self.spark, self.path):
             keys = read_keys(self.spark, self.path, self.delta_version, physical=True)
             rows = without_intervals(keys, self.before)
@@ -581,27 +587,27 @@ class EntryScan:
             doubled = counted.where("rows > 1").orderBy("message_index").limit(_DOUBLES_SHOWN)
             return [((entry, row["message_index"]), row["rows"]) for row in doubled.collect()]
 
-    def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
+    def doubled_span(self, found: PartitionFindings) -> tuple[int, int] | None:
         """Return None: a replay needs the end of the last duplicate entry, which rows lack."""
         return None
 
-    def first_of_no_log(self) -> list[dict[str, Any]]:
+    def first_without_partition(self) -> list[dict[str, Any]]:
         """Return the key columns of some rows without a valid record."""
-        return first_of_no_log(self.spark, self.path, self.delta_version, physical=True)
+        return first_without_partition(self.spark, self.path, self.delta_version, physical=True)
 
 
-def _audited(row: Row) -> AuditedLog | None:
+def _audited(row: Row) -> AuditedPartition | None:
     """Return the partition of a row; None: without a record."""
     if row["topic"] is None:
         return None
-    return AuditedLog(
-        BrokerPartition(row["topic"], row["partition"], row["broker_id"]), row["incarnation"]
+    return AuditedPartition(
+        TopicPartition(row["topic"], row["partition"], row["broker_id"]), row["incarnation"]
     )
 
 
-def _log_of(audited: AuditedLog) -> Log:
-    log = audited.log
-    return log.topic, log.broker_id or 0, log.partition, audited.incarnation
+def _log_of(audited: AuditedPartition) -> Log:
+    partition = audited.partition
+    return partition.topic, partition.broker_id or 0, partition.partition, audited.incarnation
 
 
 def _keys(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
@@ -615,17 +621,17 @@ def _keys(spark: SparkSession, path: str, delta_version: int | None) -> DataFram
     return keys.select(columns)
 
 
-def _stretches(keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> DataFrame:
+def _stretches(keys: DataFrame, edges: Mapping[AuditedPartition, Sequence[int]]) -> DataFrame:
     """Return a row for each partition of `edges` and interval number."""
     from pyspark.sql import functions as f
 
-    logs = list(edges)
-    numbered_logs = [(*_log_of(audited), at) for at, audited in enumerate(logs)]
-    named = keys.sparkSession.createDataFrame(numbered_logs, _schema_of((*LOG, "log")))
+    partitions = list(edges)
+    numbered_partitions = [(*_log_of(audited), at) for at, audited in enumerate(partitions)]
+    named = keys.sparkSession.createDataFrame(numbered_partitions, _schema_of((*LOG, "log")))
     entries = _entries(keys.join(f.broadcast(named), list(LOG), "inner"))
     columns = (*LOG, "number", *_COUNTS)
-    edges_of_logs = [numpy.array(edges[log], numpy.int64) for log in logs]
-    numbered = entries.mapInArrow(Numbering(edges_of_logs), _schema_of(columns))
+    edges_of_partitions = [numpy.array(edges[partition], numpy.int64) for partition in partitions]
+    numbered = entries.mapInArrow(Numbering(edges_of_partitions), _schema_of(columns))
     functions = {"sum": f.sum, "min": f.min}
     added = [functions[how](name).alias(name) for name, how in _COUNTS.items()]
     return numbered.groupBy(*LOG, "number").agg(*added).orderBy(*LOG, "number")
@@ -688,14 +694,16 @@ class Numbering:
         yield from pyarrow.table(named).to_batches()
 
     def _numbers(self, batch: pyarrow.RecordBatch) -> numpy.ndarray[Any, numpy.dtype[numpy.int64]]:
-        logs = batch.column("log").fill_null(-1).to_numpy(zero_copy_only=False)
+        partitions = batch.column("log").fill_null(-1).to_numpy(zero_copy_only=False)
         offsets = batch.column("offset").fill_null(0).to_numpy(zero_copy_only=False)
-        numbers = numpy.zeros(len(logs), numpy.int64)
-        order = numpy.argsort(logs, kind="stable")
-        found, begins = numpy.unique(logs[order], return_index=True)
-        for log, mine in zip(found.tolist(), numpy.split(order, begins[1:]), strict=True):
-            if log >= 0:
-                numbers[mine] = numpy.searchsorted(self._edges[log], offsets[mine], side="right")
+        numbers = numpy.zeros(len(partitions), numpy.int64)
+        order = numpy.argsort(partitions, kind="stable")
+        found, begins = numpy.unique(partitions[order], return_index=True)
+        for partition, mine in zip(found.tolist(), numpy.split(order, begins[1:]), strict=True):
+            if partition >= 0:
+                numbers[mine] = numpy.searchsorted(
+                    self._edges[partition], offsets[mine], side="right"
+                )
         return numbers
 
 
@@ -713,16 +721,16 @@ def condition(spans: Sequence[Span], columns: Sequence[str]) -> str:
     conditions = []
     for span in spans:
         conditions.append(
-            f"({_partition_condition(span.log)} "
+            f"({_partition_condition(span.partition)} "
             f"AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
             f"AND {incarnation} = {span.incarnation})"
         )
     return " OR ".join(conditions)
 
 
-def _partition_condition(log: BrokerPartition) -> str:
-    broker = "" if log.broker_id is None else f" AND `broker_id` = {log.broker_id}"
-    return f"`topic` = {_text(log.topic)} AND `partition` = {log.partition}{broker}"
+def _partition_condition(partition: TopicPartition) -> str:
+    broker = "" if partition.broker_id is None else f" AND `broker_id` = {partition.broker_id}"
+    return f"`topic` = {_text(partition.topic)} AND `partition` = {partition.partition}{broker}"
 
 
 def _text(value: str) -> str:
@@ -761,18 +769,18 @@ def replaceable(path: str) -> DeltaTable:
 
 def rows_there(
     spark: SparkSession, path: str, spans: Sequence[Span]
-) -> Mapping[BrokerPartition, int]:
+) -> Mapping[TopicPartition, int]:
     """Return the number of rows in each interval, of all writers; one interval per partition.
 
     All are 0 without a table. Raises as `open_table`.
     """
     table = open_table(path)
-    found = {span.log: 0 for span in spans}
+    found = {span.partition: 0 for span in spans}
     if table is None:
         return found
     names = [field.name for field in table.schema().fields]
     columns = ["topic", "partition"]
-    has_broker = "broker_id" in names and any(log.is_physical for log in found)
+    has_broker = "broker_id" in names and any(partition.is_physical for partition in found)
     if has_broker:
         columns.append("broker_id")
     frame = spark.read.format("delta").option("versionAsOf", table.version()).load(spark_path(path))
@@ -780,7 +788,7 @@ def rows_there(
         counted = frame.where(condition(spans, names)).groupBy(*columns).count().collect()
     for row in counted:
         broker_id = row["broker_id"] if has_broker else None
-        found[BrokerPartition(row["topic"], row["partition"], broker_id)] = row["count"]
+        found[TopicPartition(row["topic"], row["partition"], broker_id)] = row["count"]
     return found
 
 
@@ -847,9 +855,7 @@ def _held(key: tuple[Any, ...], counted: tuple[int, int, int]) -> HeldRows | Non
     first, last, rows = counted
     if min(partition, incarnation, first, broker_id or 0) < 0:
         return None  # no valid record
-    return HeldRows(
-        BrokerPartition(topic, partition, broker_id), incarnation, first, last + 1, rows
-    )
+    return HeldRows(TopicPartition(topic, partition, broker_id), incarnation, first, last + 1, rows)
 
 
 def _may_hold(action: Mapping[str, Any], names: Mapping[str, str], topics: Collection[str]) -> bool:

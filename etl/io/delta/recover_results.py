@@ -27,7 +27,7 @@ from etl.io.delta.log import Added, open_log, parse_added, parse_removed, read_c
 from etl.io.delta.stores import options_of, public_cause, unreachable
 from etl.io.delta.table_shape import open_table, rust_path
 from etl.model.columns import row_key
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import GAPS_KEPT, NOT_COUNTED, OffsetRange, RangeResult
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def _repeated(value: str | None, name: str, rows: int) -> pyarrow.Array:
     return pyarrow.repeat(pyarrow.scalar(value or None, pyarrow.string()), rows).cast(_kind(name))
 
 
-Incarnations = Mapping[BrokerPartition, int]
+Incarnations = Mapping[TopicPartition, int]
 NO_INCARNATIONS: Incarnations = MappingProxyType({})
 _Incarnation = tuple[str | int | None, ...]
 """One incarnation of a partition, as rows name it: the values of `incarnation_columns`."""
@@ -411,7 +411,7 @@ def _recounted(
 ) -> tuple[RangeResult, ...]:
     observed: list[_Observed] = []
     for r in ranges:
-        if r.log.is_physical:
+        if r.partition.is_physical:
             observed.append(ObservedMessages(r))
         else:
             observed.append(ObservedOffsets(r))
@@ -423,7 +423,7 @@ def _recounted(
 
 
 def _are_physical(ranges: Sequence[OffsetRange]) -> bool:
-    return any(r.log.is_physical for r in ranges)
+    return any(r.partition.is_physical for r in ranges)
 
 
 def _by_incarnation(
@@ -432,8 +432,8 @@ def _by_incarnation(
     """Return the ranges of each incarnation with their numbers, in ascending order of offsets."""
     found: dict[_Incarnation, list[tuple[int, OffsetRange]]] = {}
     for i, r in enumerate(ranges):
-        values = {**r.log.place, "incarnation": incarnations.get(r.log, 0)}
-        columns = incarnation_columns(physical=r.log.is_physical)
+        values = {**r.partition.place, "incarnation": incarnations.get(r.partition, 0)}
+        columns = incarnation_columns(physical=r.partition.is_physical)
         incarnation = tuple(values[name] for name in columns)
         found.setdefault(incarnation, []).append((i, r))
     for members in found.values():

@@ -44,7 +44,7 @@ from etl.ledger.znode_paths import (
     TOPIC_CONFIGS,
     partition_state,
 )
-from etl.model.partitions import Broker, BrokerFamily, BrokerPartition, Leader
+from etl.model.partitions import Broker, BrokerFamily, Leader, TopicPartition
 from etl.model.security import OPEN, Security
 
 _BROKER_TYPES: Mapping[BrokerFamily, str] = {
@@ -190,36 +190,38 @@ def read_topics(zookeeper: ZooKeeper) -> list[str]:
 
 
 def read_replicas(
-    zookeeper: ZooKeeper, logs: Collection[BrokerPartition]
-) -> dict[BrokerPartition, tuple[int, ...]]:
+    zookeeper: ZooKeeper, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the ids of the replicas of each partition, the preferred leader first.
 
     Kafka 0.8 to 3.x. Unregistered partitions are left out.
     """
-    topics = sorted({log.topic for log in logs})
+    topics = sorted({partition.topic for partition in partitions})
     by_topic = {}
     for topic, payload in payload_of_each(zookeeper, topics, _znode_of_topic).items():
         by_topic[topic] = parse_replicas(payload)
     replicas = {}
-    for log in logs:
-        of_topic = by_topic.get(log.topic, {})
-        if log.partition in of_topic:
-            replicas[log] = of_topic[log.partition]
+    for partition in partitions:
+        of_topic = by_topic.get(partition.topic, {})
+        if partition.partition in of_topic:
+            replicas[partition] = of_topic[partition.partition]
     return replicas
 
 
 def read_partition_states(
-    zookeeper: ZooKeeper, logs: Collection[BrokerPartition]
-) -> dict[BrokerPartition, PartitionState]:
+    zookeeper: ZooKeeper, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, PartitionState]:
     """Return the state of each partition as last written by the controller.
 
     Kafka 0.8 to 3.x. Missing states are left out.
     """
     states = {}
-    for log, payload in payload_of_each(zookeeper, sorted(logs), partition_state).items():
+    for partition, payload in payload_of_each(
+        zookeeper, sorted(partitions), partition_state
+    ).items():
         state = parse_partition_state(payload)
         if state:
-            states[log] = state
+            states[partition] = state
     return states
 
 
@@ -278,7 +280,7 @@ def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
 def read_physical_cluster(
     zookeeper: ZooKeeper,
     topics: Collection[str] | None = None,
-    known: Iterable[BrokerPartition] = (),
+    known: Iterable[TopicPartition] = (),
 ) -> ClusterMetadata:
     """Return registered brokers and topics as a Metadata response; missing topics are left out.
 
@@ -289,33 +291,37 @@ def read_physical_cluster(
     brokers = read_physical_brokers(zookeeper)
     earlier = set(known)
     metadata = {}
-    for name, logs in sorted(_registered(zookeeper, topics).items()):
-        unregistered = {log for log in earlier if log.topic == name and log.is_physical} - logs
+    for name, topic_partitions in sorted(_registered(zookeeper, topics).items()):
+        unregistered = {
+            partition for partition in earlier if partition.topic == name and partition.is_physical
+        } - topic_partitions
         partitions = []
-        for log in sorted(logs | unregistered, key=lambda log: log.key):
+        for partition in sorted(
+            topic_partitions | unregistered, key=lambda partition: partition.key
+        ):
             leader = None
-            if log in logs and log.broker_id in brokers:
-                leader = Leader(brokers[log.broker_id])
-            partitions.append(PartitionMetadata(log, None, leader))
+            if partition in topic_partitions and partition.broker_id in brokers:
+                leader = Leader(brokers[partition.broker_id])
+            partitions.append(PartitionMetadata(partition, None, leader))
         metadata[name] = TopicMetadata(name, None, None, False, tuple(partitions))
     return ClusterMetadata(None, brokers, metadata)
 
 
 def _registered(
     zookeeper: ZooKeeper, topics: Collection[str] | None
-) -> dict[str, set[BrokerPartition]]:
+) -> dict[str, set[TopicPartition]]:
     """Return topic -> partitions of registered brokers; empty if all its brokers are away."""
     for _ in range(_TRIES_MAX):
         names = topics
         if names is None:
             names = zookeeper.children(BROKER_TOPICS) or ()
-        logs: dict[str, set[BrokerPartition]] = {}
+        partitions: dict[str, set[TopicPartition]] = {}
         wanted: list[tuple[str, str]] = []
         for name in sorted(names):
             below = zookeeper.children(f"{BROKER_TOPICS}/{name}")
             if below is None:
                 continue
-            logs[name] = set()
+            partitions[name] = set()
             for broker in below:
                 if _BROKER_ID.fullmatch(broker):
                     wanted.append((name, broker))
@@ -329,8 +335,8 @@ def _registered(
                 _znode_of_count((name, broker)), payload, "a number of partitions"
             )
         for number in range(count):
-            logs[name].add(BrokerPartition(name, number, int(broker)))
-    return logs
+            partitions[name].add(TopicPartition(name, number, int(broker)))
+    return partitions
 
 
 def _znode_of_count(topic_and_broker: tuple[str, str]) -> str:

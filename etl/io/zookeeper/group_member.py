@@ -59,10 +59,10 @@ from etl.ledger.topic_filters import TopicFilter
 from etl.ledger.znode_paths import BROKER_IDS, BROKER_TOPICS, GroupPaths
 from etl.model.partitions import (
     BrokerFamily,
-    BrokerPartition,
     MemberAssignment,
     Membership,
     RebalanceStatistics,
+    TopicPartition,
 )
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class GroupSnapshot:
     """A group at one moment. Equal snapshots give equal assignments."""
 
     registrations: Mapping[str, Registration]
-    partitions: Mapping[str, Collection[BrokerPartition]]
+    partitions: Mapping[str, Collection[TopicPartition]]
     """Partitions of each existing topic that matters for the assignment; filters accept existing
     topics only.
     """
@@ -177,20 +177,20 @@ class WatchedGroup:
             )
         return found
 
-    def _partitions(self, topics: Sequence[str]) -> dict[str, Collection[BrokerPartition]]:
+    def _partitions(self, topics: Sequence[str]) -> dict[str, Collection[TopicPartition]]:
         paths = [f"{BROKER_TOPICS}/{topic}" for topic in topics]
         if self._dialect is BrokerFamily.JAFKA:
             return self._physical(topics, self._children(paths))
-        found: dict[str, Collection[BrokerPartition]] = {}
+        found: dict[str, Collection[TopicPartition]] = {}
         for topic, payload in zip(topics, self._payloads(paths), strict=True):
             if payload is not None:
                 numbers = sorted(parse_replicas(payload))
-                found[topic] = tuple(BrokerPartition(topic, number) for number in numbers)
+                found[topic] = tuple(TopicPartition(topic, number) for number in numbers)
         return found
 
     def _physical(
         self, topics: Sequence[str], brokers: Sequence[Collection[str]]
-    ) -> dict[str, Collection[BrokerPartition]]:
+    ) -> dict[str, Collection[TopicPartition]]:
         """Return the partitions of topics whose brokers were read with a watch.
 
         The watch fires if a broker registers, unregisters, or changes its partition count between
@@ -203,15 +203,15 @@ class WatchedGroup:
                     registered.append((topic, name))
         paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in registered]
         payloads = self._zookeeper.read_all(paths)
-        found: dict[str, list[BrokerPartition]] = {topic: [] for topic in topics}
+        found: dict[str, list[TopicPartition]] = {topic: [] for topic in topics}
         for (topic, broker), path, payload in zip(registered, paths, payloads, strict=True):
             if payload is None:
                 continue
             count = parse_count(payload[0])
             if count is None:
                 raise unknown_registration(path, payload[0], "a number of partitions")
-            found[topic] += (BrokerPartition(topic, number, int(broker)) for number in range(count))
-        return {topic: tuple(logs) for topic, logs in found.items()}
+            found[topic] += (TopicPartition(topic, number, int(broker)) for number in range(count))
+        return {topic: tuple(partitions) for topic, partitions in found.items()}
 
     def _children(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names of each znode's children; none of a missing znode."""
@@ -320,9 +320,9 @@ class Rebalance:
             MemberAction.LEAVE: self._give_up,
         }
         self.standing = MemberState()
-        self.share: dict[BrokerPartition, bytes] = {}
+        self.share: dict[TopicPartition, bytes] = {}
         """The owned partitions, each with the thread that owns it."""
-        self._left: set[BrokerPartition] = set()
+        self._left: set[TopicPartition] = set()
         """Released partitions whose owner nodes may still exist."""
         self.statistics = RebalanceStatistics()
         self.before_let_go: Callable[[], None] = lambda: None
@@ -366,8 +366,8 @@ class Rebalance:
         Returns whether it did.
         """
         of_others = []
-        for logs in self._seen.partitions.values():
-            of_others += [log for log in logs if log not in self.share]
+        for partitions in self._seen.partitions.values():
+            of_others += [partition for partition in partitions if partition not in self.share]
         if not group_assignment.find_unowned(of_others, self._owners.owned_of(of_others)):
             return False
         self._members.nudge()
@@ -441,8 +441,8 @@ class Rebalance:
             )
         assigned = assign(self._seen.context, self._options.strategy, self.member)
         self.share = {}
-        for log, thread in assignment_of(self.member, assigned).items():
-            self.share[log] = thread.encode()
+        for partition, thread in assignment_of(self.member, assigned).items():
+            self.share[partition] = thread.encode()
         try:
             self._owners.claim(self.share, self._us)
         except Owned as error:
@@ -561,20 +561,22 @@ class ZooKeeperMember:
         """See `Member`."""
         return self._rebalance.statistics
 
-    def owner_checks(self, logs: Collection[BrokerPartition]) -> list[Check]:
+    def owner_checks(self, partitions: Collection[TopicPartition]) -> list[Check]:
         """Return the checks for a commit: that each partition is still owned.
 
         Another member of this kind creates nodes of the same version, but its commit moves the
         offset, and the transaction checks the version of the offset, too.
         """
-        return [Check(self._paths.owner(log), OUR_VERSION) for log in sorted(logs)]
+        return [
+            Check(self._paths.owner(partition), OUR_VERSION) for partition in sorted(partitions)
+        ]
 
     @property
-    def threads(self) -> dict[BrokerPartition, int]:
+    def threads(self) -> dict[TopicPartition, int]:
         """Return the thread that owns each partition; numbers begin at 0 for each topic."""
         threads = {}
-        for log, thread in self._rebalance.share.items():
-            threads[log] = int(thread.rpartition(b"-")[2])
+        for partition, thread in self._rebalance.share.items():
+            threads[partition] = int(thread.rpartition(b"-")[2])
         return threads
 
     def before_let_go(self, do: Callable[[], None]) -> None:
@@ -616,9 +618,9 @@ class ZooKeeperMember:
             self._rebalance.withdraw()
             raise
         self._look_at = self._next_look()
-        logs = frozenset(self._rebalance.share)
+        partitions = frozenset(self._rebalance.share)
         strategy = self._options.strategy.value
-        return MemberAssignment(self.id, Membership.ZOOKEEPER, strategy, None, logs)
+        return MemberAssignment(self.id, Membership.ZOOKEEPER, strategy, None, partitions)
 
     def _follow(self) -> None:
         """Run the thread. It has no caller, so `after_session_end` keeps its error."""

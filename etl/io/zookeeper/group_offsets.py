@@ -50,9 +50,9 @@ from etl.ledger.registrations import parse_offset, render_offset
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import (
     NOTHING_COMMITTED,
-    BrokerPartition,
     Committed,
     RejectedCommit,
+    TopicPartition,
     in_order,
     parse_partition_key,
 )
@@ -60,10 +60,10 @@ from etl.model.plans import Plan
 
 
 def ensure_offset_parents(
-    zookeeper: ZooKeeper, paths: GroupPaths, logs: Collection[BrokerPartition]
+    zookeeper: ZooKeeper, paths: GroupPaths, partitions: Collection[TopicPartition]
 ) -> None:
     """Create the missing znodes above the offsets of these partitions."""
-    topics = {log.topic for log in logs}
+    topics = {partition.topic for partition in partitions}
     ensure_each(zookeeper, [paths.offsets_of(topic) for topic in topics])
 
 
@@ -89,40 +89,44 @@ class ConsumerGroup:
         """Return the ids of the consumers that are registered in the group."""
         return tuple(sorted(self._zookeeper.children(self._group.consumer_ids) or ()))
 
-    def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
+    def owners(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
         """Return the owners of these topics' partitions."""
-        logs = self._ours(self._logs_below(topics, self._group.owners_of))
+        partitions = self._ours(self._partitions_below(topics, self._group.owners_of))
         owners = {}
-        for log, payload in payload_of_each(self._zookeeper, logs, self._group.owner).items():
-            owners[log] = payload.decode("utf-8", "replace")
+        for partition, payload in payload_of_each(
+            self._zookeeper, partitions, self._group.owner
+        ).items():
+            owners[partition] = payload.decode("utf-8", "replace")
         return owners
 
     def committed(
         self,
-        logs: Iterable[BrokerPartition],
-        seen: Mapping[BrokerPartition, Committed] = {},
-    ) -> dict[BrokerPartition, Committed]:
+        partitions: Iterable[TopicPartition],
+        seen: Mapping[TopicPartition, Committed] = {},
+    ) -> dict[TopicPartition, Committed]:
         """Return the committed offset of each partition that has one, with its znode's version.
 
         `seen`: what the newest plan observed. Raises BadOffset for text that is no number, unless
         the plan observed it and overwrites it, or `take_no_number_for_none` was called; then the
         offset counts as missing.
         """
-        wanted = set(logs)
-        topics = {log.topic for log in wanted}
-        stored = self._logs_below(topics, self._group.offsets_of)
-        existing = [log for log in stored if log in wanted]
-        paths = [self._group.offset(log) for log in existing]
+        wanted = set(partitions)
+        topics = {partition.topic for partition in wanted}
+        stored = self._partitions_below(topics, self._group.offsets_of)
+        existing = [partition for partition in stored if partition in wanted]
+        paths = [self._group.offset(partition) for partition in existing]
         committed = {}
-        for log, found in zip(existing, self._zookeeper.read_all(paths), strict=True):
+        for partition, found in zip(existing, self._zookeeper.read_all(paths), strict=True):
             if found is None:
                 continue
             payload, version = found
             if found == (b"", 0):  # created as a parent or by hand, and never written
-                committed[log] = Committed(None, 0)
+                committed[partition] = Committed(None, 0)
                 continue
-            is_overwritten = seen.get(log) == Committed(None, version)
-            committed[log] = self._parse(log, payload, version, is_overwritten=is_overwritten)
+            is_overwritten = seen.get(partition) == Committed(None, version)
+            committed[partition] = self._parse(
+                partition, payload, version, is_overwritten=is_overwritten
+            )
         return committed
 
     def take_no_number_for_none(self) -> None:
@@ -130,16 +134,19 @@ class ConsumerGroup:
         self._invalid_is_none = True
 
     def _parse(
-        self, log: BrokerPartition, payload: bytes, version: int, *, is_overwritten: bool
+        self, partition: TopicPartition, payload: bytes, version: int, *, is_overwritten: bool
     ) -> Committed:
         try:
-            return Committed(parse_offset(payload, path=self._group.offset(log), log=log), version)
+            return Committed(
+                parse_offset(payload, path=self._group.offset(partition), partition=partition),
+                version,
+            )
         except BadOffset:
             if is_overwritten or self._invalid_is_none:
                 return Committed(None, version)
             raise
 
-    def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
+    def partitions_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[TopicPartition]:
         """Return each partition of the wanted topics that has a znode for a committed offset.
 
         The partition itself may not exist any more.
@@ -148,74 +155,74 @@ class ConsumerGroup:
         for topic in self._zookeeper.children(self._group.offsets) or ():
             if is_wanted(topic):
                 topics.append(topic)
-        return set(self._ours(self._logs_below(topics, self._group.offsets_of)))
+        return set(self._ours(self._partitions_below(topics, self._group.offsets_of)))
 
-    def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
+    def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Return the partitions of the other broker type with offsets, which are left alone."""
-        logs = self._logs_below(topics, self._group.offsets_of)
-        return [log for log in logs if log.is_physical != self._physical]
+        partitions = self._partitions_below(topics, self._group.offsets_of)
+        return [partition for partition in partitions if partition.is_physical != self._physical]
 
-    def _ours(self, logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
-        return [log for log in logs if log.is_physical == self._physical]
+    def _ours(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [partition for partition in partitions if partition.is_physical == self._physical]
 
-    def _logs_below(
+    def _partitions_below(
         self, topics: Iterable[str], path_of: Callable[[str], str]
-    ) -> list[BrokerPartition]:
+    ) -> list[TopicPartition]:
         """Return the partitions that the children of the topics' znodes name."""
         wanted = sorted(set(topics))
         paths = [path_of(topic) for topic in wanted]
-        logs = []
+        partitions = []
         for topic, keys in zip(wanted, children_of_each(self._zookeeper, paths), strict=True):
             for key in keys:
-                log = parse_partition_key(topic, key)
-                if log:
-                    logs.append(log)
-        return in_order(logs)
+                partition = parse_partition_key(topic, key)
+                if partition:
+                    partitions.append(partition)
+        return in_order(partitions)
 
     def commit(
-        self, plan: Plan, logs: Iterable[BrokerPartition] | None = None
-    ) -> dict[BrokerPartition, Committed]:
+        self, plan: Plan, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
         """Commit the loaded-until offsets of a plan; return the committed offsets.
 
-        `logs`: None for all partitions that change. Compare-and-set on what the plan observed, in
+        `partitions`: None for all partitions that change. Compare-and-set on what the plan observed, in
         as few `multi` as fit, all sent before the first answer is awaited. Raises OffsetMoved if
         another client moved an offset, SessionLost if the session ended since `driving` began,
         CommitUnknown without an answer.
         """
-        if logs is None:
-            logs = plan.offsets_to_move
-        wanted = sorted(logs)
+        if partitions is None:
+            partitions = plan.offsets_to_move
+        wanted = sorted(partitions)
         ensure_offset_parents(self._zookeeper, self._group, wanted)
-        requests = list(in_requests(wanted, lambda log: self._cost(plan, log)))
+        requests = list(in_requests(wanted, lambda partition: self._cost(plan, partition)))
         sent = [self._changes(plan, request).send() for request in requests]
-        moved: dict[BrokerPartition, Committed] = {}
+        moved: dict[TopicPartition, Committed] = {}
         for request, outcome in zip(requests, outcomes(sent), strict=True):
             moved.update(self._result(plan, request, outcome))
         return moved
 
-    def _cost(self, plan: Plan, log: BrokerPartition) -> int:
+    def _cost(self, plan: Plan, partition: TopicPartition) -> int:
         return (
             OPERATION_BYTES
             + len(self._zookeeper.chroot)
-            + len(self._group.offset(log))
-            + len(str(plan.loaded_until[log]))
+            + len(self._group.offset(partition))
+            + len(str(plan.loaded_until[partition]))
         )
 
-    def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
+    def _changes(self, plan: Plan, partitions: Sequence[TopicPartition]) -> Changes:
         changes = Changes(self._zookeeper)
-        for log in logs:
+        for partition in partitions:
             changes.put(
-                self._group.offset(log),
-                render_offset(plan.loaded_until[log]),
-                plan.expected_commits[log].znode_version,
+                self._group.offset(partition),
+                render_offset(plan.loaded_until[partition]),
+                plan.expected_commits[partition].znode_version,
             )
         return changes
 
     def _result(
-        self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome
-    ) -> dict[BrokerPartition, Committed]:
+        self, plan: Plan, partitions: Sequence[TopicPartition], outcome: Outcome
+    ) -> dict[TopicPartition, Committed]:
         """Return the result of one request. Raises as `commit`."""
-        after = {log: plan.moved(log) for log in logs}
+        after = {partition: plan.moved(partition) for partition in partitions}
         if isinstance(outcome, Exception):
             return self._read_back(plan, after, outcome)
         failures = failures_in(outcome)
@@ -234,9 +241,9 @@ class ConsumerGroup:
     def _read_back(
         self,
         plan: Plan,
-        after: Mapping[BrokerPartition, Committed],
+        after: Mapping[TopicPartition, Committed],
         reason: Exception,
-    ) -> dict[BrokerPartition, Committed]:
+    ) -> dict[TopicPartition, Committed]:
         """Return the offsets if a rejected or unanswered commit succeeded after all.
 
         It did if each znode has our value at the version that our write creates. Raises OffsetMoved
@@ -245,13 +252,13 @@ class ConsumerGroup:
         found = self.committed(after)
         if found == after:
             return dict(after)
-        for log, ours in after.items():
-            now = found.get(log, NOTHING_COMMITTED)
-            if now not in (ours, plan.expected_commits[log]):
+        for partition, ours in after.items():
+            now = found.get(partition, NOTHING_COMMITTED)
+            if now not in (ours, plan.expected_commits[partition]):
                 raise OffsetMoved(
                     "Another client moved the committed offset during the run: "
                     f"it is {now.offset}, the plan's is {ours.offset}",
-                    **log.place,
+                    **partition.place,
                     offset=now.offset,
                     action="Check which other consumer of this group runs; the rows are in the "
                     "table, the next run decides by group.on_offset_changed",
@@ -270,37 +277,39 @@ class OwnedOffsets:
         self._paths = GroupPaths(name)
         self._group = group
 
-    def move(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+    def move(
+        self, plan: Plan, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Committed]:
         """Commit the loaded-until offsets of these partitions; return those that were committed.
 
         An offset stays if another client moved it, or this run does not own the partition any more.
         After a lost answer, an offset that is as our write leaves it counts as committed.
         Raises PermissionDenied.
         """
-        ensure_offset_parents(self._zookeeper, self._paths, logs)
-        rejected, uncertain = self._rejected(plan, list(in_requests(logs, self._cost)))
+        ensure_offset_parents(self._zookeeper, self._paths, partitions)
+        rejected, uncertain = self._rejected(plan, list(in_requests(partitions, self._cost)))
         # One rejected offset rejects its whole request, so each is sent again on its own.
-        single = [[log] for log in rejected]
+        single = [[partition] for partition in rejected]
         left, still_uncertain = self._rejected(plan, single)
         uncertain_left = {*uncertain, *still_uncertain}.intersection(left)
         found = self._group.committed(uncertain_left) if uncertain_left else {}
         moved = {}
-        for log in logs:
-            committed = plan.moved(log)
-            if log not in left or found.get(log) == committed:
-                moved[log] = committed
+        for partition in partitions:
+            committed = plan.moved(partition)
+            if partition not in left or found.get(partition) == committed:
+                moved[partition] = committed
         return moved
 
     def _rejected(
-        self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]
-    ) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
+        self, plan: Plan, requests: Sequence[Sequence[TopicPartition]]
+    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Return partitions without a confirmed commit, and those of them without an answer.
 
         Raises PermissionDenied.
         """
         sent = [self._changes(plan, request).send() for request in requests]
-        rejected: list[BrokerPartition] = []
-        uncertain: list[BrokerPartition] = []
+        rejected: list[TopicPartition] = []
+        uncertain: list[TopicPartition] = []
         for request, outcome in zip(requests, outcomes(sent), strict=True):
             if isinstance(outcome, Exception):
                 uncertain.extend(request)
@@ -308,19 +317,19 @@ class OwnedOffsets:
                 rejected.extend(request)
         return rejected, uncertain
 
-    def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
+    def _changes(self, plan: Plan, partitions: Sequence[TopicPartition]) -> Changes:
         changes = Changes(self._zookeeper)
-        for log in logs:
-            changes.check(self._paths.owner(log), OUR_VERSION)
+        for partition in partitions:
+            changes.check(self._paths.owner(partition), OUR_VERSION)
             changes.put(
-                self._paths.offset(log),
-                render_offset(plan.loaded_until[log]),
-                plan.expected_commits[log].znode_version,
+                self._paths.offset(partition),
+                render_offset(plan.loaded_until[partition]),
+                plan.expected_commits[partition].znode_version,
             )
         return changes
 
-    def _cost(self, log: BrokerPartition) -> int:
-        paths = len(self._paths.offset(log)) + len(self._paths.owner(log))
+    def _cost(self, partition: TopicPartition) -> int:
+        paths = len(self._paths.offset(partition)) + len(self._paths.owner(partition))
         return 2 * (OPERATION_BYTES + len(self._zookeeper.chroot)) + paths + len(str(2**63))
 
 
@@ -361,23 +370,23 @@ class HandOver:
         is lost, Owned if another driver stored that number, SettingsError for more partitions than
         a transaction holds.
         """
-        logs = plan.offsets_to_commit
+        partitions = plan.offsets_to_commit
         offsets = {}
         moves = []
-        for log in logs:
-            path = self._paths.offset(log)
-            offsets[path] = log
+        for partition in partitions:
+            path = self._paths.offset(partition)
+            offsets[path] = partition
             moves.append(
                 Write(
                     path,
-                    render_offset(plan.loaded_until[log]),
-                    plan.expected_commits[log].znode_version,
+                    render_offset(plan.loaded_until[partition]),
+                    plan.expected_commits[partition].znode_version,
                 )
             )
-        ensure_offset_parents(self._zookeeper, self._paths, logs)
+        ensure_offset_parents(self._zookeeper, self._paths, partitions)
         with self._lock.proven() as lock:
             parts: list[Part] = [lock, *checks, *moves]
-            self._reject_too_many(parts, len(logs))
+            self._reject_too_many(parts, len(partitions))
             try:
                 write(parts)
             except Owned as rejection:
@@ -399,7 +408,7 @@ class HandOver:
         return None
 
     def _reason(
-        self, rejection: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]
+        self, rejection: Owned, plan: Plan, lock: Check, offsets: dict[str, TopicPartition]
     ) -> RejectedCommit:
         """Return why the commit was rejected, by the znode that changed.
 
@@ -413,16 +422,16 @@ class HandOver:
                 action="Raise zookeeper.session_timeout_s above the longest pause of this host. "
                 "Run again: no offset was committed",
             ) from rejection
-        owners = {self._paths.owner(log): log for log in offsets.values()}
+        owners = {self._paths.owner(partition): partition for partition in offsets.values()}
         if changed in owners:
             owner = self._text_of(changed)
             reason = f"{owner} owns it" if owner else "it has no owner"
             return RejectedCommit(f"{owners[changed]} is no longer owned by this run: {reason}")
         if changed in offsets:
-            log = offsets[changed]
+            partition = offsets[changed]
             return RejectedCommit(
-                f"the offset of {log} was moved since it was read: "
-                f"from {plan.expected_commits[log].offset} to {self._text_of(changed)}"
+                f"the offset of {partition} was moved since it was read: "
+                f"from {plan.expected_commits[partition].offset} to {self._text_of(changed)}"
             )
         raise rejection
 
@@ -430,11 +439,11 @@ class HandOver:
         found = self._zookeeper.read(path)
         return found[0].decode("utf-8", "replace") if found else None
 
-    def _reject_too_many(self, parts: Sequence[Part], logs: int) -> None:
+    def _reject_too_many(self, parts: Sequence[Part], partitions: int) -> None:
         size = size_of(parts) + len(parts) * len(self._zookeeper.chroot)
         if size > REQUEST_MAX_BYTES - _PLAN_BYTES:
             raise SettingsError(
-                f"The offset commit of {logs:,} partitions needs a request of {size:,} bytes, "
+                f"The offset commit of {partitions:,} partitions needs a request of {size:,} bytes, "
                 "more than ZooKeeper's limit of a megabyte",
                 key="source.topics",
                 action="Set fewer topics in this conf and the others in another one, "

@@ -19,7 +19,7 @@ from etl.errors import Owned
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.documents import Pauses, parse, render
 from etl.ledger.plan_document import parse_plan, render_plan
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult, CommitState, Plan, RunKeyRecord
 from etl.model.snapshot import Backfill, ForeignCommit, LoadedIntervals, NamedTable, Pause
 
@@ -74,11 +74,11 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
 def take_in(
     ledger: PlanLedger,
     theirs: LoadedIntervals | None,
-    taken: Mapping[BrokerPartition, int],
+    taken: Mapping[TopicPartition, int],
     *,
     table_id: str,
-    known: Collection[BrokerPartition],
-    lives: Mapping[BrokerPartition, int],
+    known: Collection[TopicPartition],
+    lives: Mapping[TopicPartition, int],
 ) -> None:
     """Merge the loaded intervals of a predecessor into those of this pipeline.
 
@@ -123,7 +123,7 @@ def prune(ledger: PlanLedger) -> None:
         ledger.documents.drop_pieces(pieces, referenced_at=_paths_with_pieces(ledger))
 
 
-def _loaded_until(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
+def _loaded_until(ledger: PlanLedger) -> Mapping[TopicPartition, int]:
     """Return the loaded-until offset of each partition, as far as results are recorded."""
     found = ledger.read_ledger()
     if found.newest is None:

@@ -51,7 +51,7 @@ from etl.ledger import registrations
 from etl.ledger.registrations import OwnerNode, parse_owner, parse_registration, thread_id
 from etl.ledger.znode_paths import GroupPaths
 from etl.model import partitions
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 _REBALANCE_TRIGGER = "etl:nudge"
 
@@ -207,7 +207,7 @@ class Owners:
         self._members = GroupMembers(zookeeper, group)
 
     @contextlib.contextmanager
-    def claiming(self, logs: Collection[BrokerPartition], run_id: str) -> Iterator[None]:
+    def claiming(self, topic_partitions: Collection[TopicPartition], run_id: str) -> Iterator[None]:
         """Own all of these partitions while the context is open.
 
         Raises Owned if another consumer owns one, SessionLost if the session ended. At the end, and
@@ -217,33 +217,37 @@ class Owners:
         us = registrations.OwnerNode(self._pipeline, this_driver(run_id))
         payload = registrations.render_owner(self._paths.group, us)
         try:
-            self.claim(dict.fromkeys(logs, payload), us)
+            self.claim(dict.fromkeys(topic_partitions, payload), us)
             yield
         finally:
-            self.release(logs, calling_others=True)
+            self.release(topic_partitions, calling_others=True)
 
-    def claim(self, threads: Mapping[BrokerPartition, bytes], us: registrations.OwnerNode) -> None:
+    def claim(self, threads: Mapping[TopicPartition, bytes], us: registrations.OwnerNode) -> None:
         """Own each partition as its thread. Raises as `claiming`; a part may then be claimed."""
         wanted = sorted(threads)
-        requests = list(in_requests(wanted, lambda log: self._cost(log, threads[log])))
+        requests = list(
+            in_requests(wanted, lambda partition: self._cost(partition, threads[partition]))
+        )
         self._ensure_topics(wanted)
         sent = [self._send(request, (), threads) for request in requests]
         for request, outcome in zip(requests, outcomes(sent), strict=True):
             self._claim(request, us, threads, self._rejection(request, outcome))
 
-    def owns(self, logs: Collection[BrokerPartition]) -> bool:
+    def owns(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Return True if our session owns all of these partitions."""
-        found = self._read(logs)
-        if len(found) != len(logs):
+        found = self._read(topic_partitions)
+        if len(found) != len(topic_partitions):
             return False
         return all(node.session == self._session for node in found.values())
 
-    def wait_until_gone(self, logs: Collection[BrokerPartition], *, wait_s: float) -> None:
+    def wait_until_gone(
+        self, topic_partitions: Collection[TopicPartition], *, wait_s: float
+    ) -> None:
         """Wait until none of these partitions has an owner. Raises Owned after `wait_s` seconds."""
         deadline = time.monotonic() + wait_s
         while True:
             changed = threading.Event()
-            owned = self.owned_of(logs, changed)
+            owned = self.owned_of(topic_partitions, changed)
             if not owned:
                 return
             left = deadline - time.monotonic()
@@ -251,16 +255,18 @@ class Owners:
                 raise _owned_by(self._read(owned), f"; waited {wait_s:g} s")
             changed.wait(left)
 
-    def _cost(self, log: BrokerPartition, payload: bytes) -> int:
+    def _cost(self, partition: TopicPartition, payload: bytes) -> int:
         """Return the bytes of a delete, a create and a write."""
-        operation = OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(log))
+        operation = (
+            OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(partition))
+        )
         return 3 * operation + len(payload)
 
     def _claim(
         self,
-        logs: Sequence[BrokerPartition],
+        topic_partitions: Sequence[TopicPartition],
         us: registrations.OwnerNode,
-        threads: Mapping[BrokerPartition, bytes],
+        threads: Mapping[TopicPartition, bytes],
         rejection: Exception | None,
     ) -> None:
         """Repeat a rejected claim until all of its partitions are owned.
@@ -271,20 +277,20 @@ class Owners:
             self._zookeeper.require_session()
             if rejection is None:
                 return
-            found = self._read(logs)
+            found = self._read(topic_partitions)
             ours = set()
             stale = set()
             foreign = {}
-            for log, node in found.items():
+            for partition, node in found.items():
                 if node.session == self._session:
-                    ours.add(log)
+                    ours.add(partition)
                 elif self._is_stale(node, us):
-                    stale.add(log)
+                    stale.add(partition)
                 else:
-                    foreign[log] = node
+                    foreign[partition] = node
             if foreign:
                 raise _owned_by(foreign) from rejection
-            missing = [log for log in logs if log not in ours]
+            missing = [partition for partition in topic_partitions if partition not in ours]
             if not missing:
                 return
             if attempt < _ATTEMPTS - 1:
@@ -298,27 +304,29 @@ class Owners:
             action="Check ZooKeeper's log, then run again",
         ) from rejection
 
-    def _ensure_topics(self, logs: Collection[BrokerPartition]) -> None:
-        topics = {log.topic for log in logs}
+    def _ensure_topics(self, topic_partitions: Collection[TopicPartition]) -> None:
+        topics = {partition.topic for partition in topic_partitions}
         ensure_each(self._zookeeper, [self._paths.owners_of(topic) for topic in topics])
 
     def _send(
         self,
-        logs: Sequence[BrokerPartition],
-        stale: Collection[BrokerPartition],
-        threads: Mapping[BrokerPartition, bytes],
+        topic_partitions: Sequence[TopicPartition],
+        stale: Collection[TopicPartition],
+        threads: Mapping[TopicPartition, bytes],
     ) -> Any:
         """Send one claim without waiting; `stale` nodes are deleted first."""
         changes = Changes(self._zookeeper)
-        for log in logs:
-            path = self._paths.owner(log)
-            if log in stale:
+        for partition in topic_partitions:
+            path = self._paths.owner(partition)
+            if partition in stale:
                 changes.delete(path, OUR_VERSION)
             changes.create(path, b"", ephemeral=True)
-            changes.write(path, threads[log], OUR_VERSION - 1)
+            changes.write(path, threads[partition], OUR_VERSION - 1)
         return changes.send()
 
-    def _rejection(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> Exception | None:
+    def _rejection(
+        self, topic_partitions: Sequence[TopicPartition], outcome: Outcome
+    ) -> Exception | None:
         """Return why a claim was rejected or has no answer; None if it succeeded.
 
         Raises PermissionDenied.
@@ -331,7 +339,7 @@ class Owners:
         if isinstance(causes[0], NoAuthError):
             raise PermissionDenied(
                 "ZooKeeper does not let this login claim partitions",
-                znode=self._paths.owner(logs[0]),
+                znode=self._paths.owner(topic_partitions[0]),
                 action="Check the ACLs of the znodes, or set group.mode: observe",
             ) from causes[0]
         return causes[0]
@@ -342,24 +350,26 @@ class Owners:
             return False
         return owner.driver == us.driver or is_dead(owner.driver)
 
-    def release(self, logs: Collection[BrokerPartition], *, calling_others: bool = False) -> bool:
+    def release(
+        self, topic_partitions: Collection[TopicPartition], *, calling_others: bool = False
+    ) -> bool:
         """Delete our session's owner nodes; return success. Never raises for ZooKeeper's errors.
 
         False: some may be left, and end with the session. `calling_others`: trigger a rebalance
         for consumers that may have given up while we owned the partitions.
         """
-        if not logs:
+        if not topic_partitions:
             return True
         if not self._zookeeper.client.connected:
             return False
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionDenied):
             ours = []
-            for log, node in self._read(logs).items():
+            for partition, node in self._read(topic_partitions).items():
                 if node.session == self._session:
-                    ours.append(log)
+                    ours.append(partition)
             self._delete(ours)
             if ours and calling_others:
-                topics = {log.topic for log in ours}
+                topics = {partition.topic for partition in ours}
                 if readers_of(topics, self._members.read()):
                     self._members.nudge()
             return True
@@ -367,64 +377,68 @@ class Owners:
 
     def release_stale_owners(self, topics: Collection[str], us: registrations.OwnerNode) -> None:
         """Delete the nodes that dead drivers of our pipeline left in these topics."""
-        owned: list[BrokerPartition] = []
+        owned: list[TopicPartition] = []
         for topic in topics:
             owned.extend(self._owned_in(topic, None))
         stale = []
-        for log, node in self._read(owned).items():
+        for partition, node in self._read(owned).items():
             if self._is_stale(node, us):
-                stale.append(log)
+                stale.append(partition)
         self._delete(stale)
 
-    def _delete(self, logs: Sequence[BrokerPartition]) -> None:
-        requests = list(in_requests(logs, lambda log: self._cost(log, b"")))
+    def _delete(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        requests = list(in_requests(topic_partitions, lambda partition: self._cost(partition, b"")))
         sent = [self._send_deletes(request) for request in requests]
         for request, outcome in zip(requests, outcomes(sent), strict=True):
             self._delete_each_left(request, outcome)
 
-    def _send_deletes(self, logs: Sequence[BrokerPartition]) -> Any:
+    def _send_deletes(self, topic_partitions: Sequence[TopicPartition]) -> Any:
         changes = Changes(self._zookeeper)
-        for log in logs:
-            changes.delete(self._paths.owner(log), OUR_VERSION)
+        for partition in topic_partitions:
+            changes.delete(self._paths.owner(partition), OUR_VERSION)
         return changes.request.commit_async()
 
-    def _delete_each_left(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> None:
+    def _delete_each_left(
+        self, topic_partitions: Sequence[TopicPartition], outcome: Outcome
+    ) -> None:
         """Delete the nodes one by one if another client changed one and so rejected the request."""
         if isinstance(outcome, Exception):
             raise outcome
         if any(isinstance(result, Exception) for result in outcome):
-            for log in logs:
+            for partition in topic_partitions:
                 with contextlib.suppress(NoNodeError, BadVersionError):
-                    self._zookeeper.client.delete(self._paths.owner(log), version=OUR_VERSION)
+                    self._zookeeper.client.delete(self._paths.owner(partition), version=OUR_VERSION)
 
     @property
     def _session(self) -> int | None:
         found = self._zookeeper.client.client_id
         return found[0] if found else None
 
-    def _read(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, _Node]:
+    def _read(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, _Node]:
         """Return the owner node of each partition that has one."""
-        paths = [self._paths.owner(log) for log in logs]
+        paths = [self._paths.owner(partition) for partition in topic_partitions]
         nodes = {}
-        for log, found in zip(logs, self._zookeeper.read_znodes(paths), strict=True):
+        for partition, found in zip(
+            topic_partitions, self._zookeeper.read_znodes(paths), strict=True
+        ):
             if found:
                 owner = found.payload.decode("utf-8", "replace")
-                nodes[log] = _Node(owner, found.owner_session, found.version)
+                nodes[partition] = _Node(owner, found.owner_session, found.version)
         return nodes
 
     def owned_of(
-        self, logs: Collection[BrokerPartition], changed: threading.Event | None = None
-    ) -> list[BrokerPartition]:
+        self, topic_partitions: Collection[TopicPartition], changed: threading.Event | None = None
+    ) -> list[TopicPartition]:
         """Return those of these partitions that have an owner.
 
         `changed` is set once owners in their topics are created or deleted afterwards.
         """
-        owned: set[BrokerPartition] = set()
-        for topic in sorted({log.topic for log in logs}):
+        owned: set[TopicPartition] = set()
+        for topic in sorted({partition.topic for partition in topic_partitions}):
             owned.update(self._owned_in(topic, changed))
-        return sorted(owned.intersection(logs))
+        return sorted(owned.intersection(topic_partitions))
 
-    def _owned_in(self, topic: str, changed: threading.Event | None) -> list[BrokerPartition]:
+    def _owned_in(self, topic: str, changed: threading.Event | None) -> list[TopicPartition]:
         client = self._zookeeper.client
         path = self._paths.owners_of(topic)
         watch = (lambda _: changed.set()) if changed else None
@@ -434,18 +448,18 @@ class Owners:
             )
         except NoNodeError:
             return []
-        logs = []
+        topic_partitions = []
         for key in keys:
-            log = partitions.parse_partition_key(topic, key)
-            if log:
-                logs.append(log)
-        return logs
+            partition = partitions.parse_partition_key(topic, key)
+            if partition:
+                topic_partitions.append(partition)
+        return topic_partitions
 
 
-def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:
+def _owned_by(owners: Mapping[TopicPartition, _Node], waited: str = "") -> Owned:
     if not owners:  # deleted since
         return Owned(
             f"The partitions had owners until a moment ago{waited}",
             action="Run again",
         )
-    return owned_error({log: node.owner for log, node in owners.items()}, waited=waited)
+    return owned_error({partition: node.owner for partition, node in owners.items()}, waited=waited)

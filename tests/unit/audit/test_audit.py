@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 
 from etl.audit.compare_rows import (
     BUCKET_OFFSETS,
-    AuditedLog,
+    AuditedPartition,
     Bucket,
     Expected,
     IncompleteInterval,
-    LogFindings,
+    PartitionFindings,
     Unequal,
     audit,
-    audit_log,
+    audit_partition,
 )
 from etl.errors import LedgersDisagree
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import NOT_COUNTED, OffsetRange, RangeResult
 from etl.model.snapshot import Interval
 
-LOG = BrokerPartition("clicks", 3)
-AUDITED = AuditedLog(LOG)
+LOG = TopicPartition("clicks", 3)
+AUDITED = AuditedPartition(LOG)
 
 
 def buckets_of(offsets: Iterable[int]) -> list[Bucket]:
@@ -55,8 +55,8 @@ def applied(start: int, until: int, *gaps: tuple[int, int]) -> tuple[OffsetRange
     )
 
 
-def find(expected: Expected, offsets: Iterable[int]) -> LogFindings:
-    return audit_log(AUDITED, expected, buckets_of(offsets))
+def find(expected: Expected, offsets: Iterable[int]) -> PartitionFindings:
+    return audit_partition(AUDITED, expected, buckets_of(offsets))
 
 
 def test_a_table_with_every_expected_offset_once_is_right() -> None:
@@ -97,13 +97,13 @@ def test_two_plans_with_the_same_offsets_are_refused() -> None:
 
 
 def test_logs_are_distinguished_and_those_without_a_row_are_included() -> None:
-    again, other = AuditedLog(LOG, 1), AuditedLog(BrokerPartition("views", 0))
+    again, other = AuditedPartition(LOG, 1), AuditedPartition(TopicPartition("views", 0))
     expected = {
         AUDITED: Expected((applied(0, 5),)),
         again: Expected((applied(0, 2),)),
         other: Expected((applied(0, 1),)),
     }
-    stray = AuditedLog(BrokerPartition("stray", 0))
+    stray = AuditedPartition(TopicPartition("stray", 0))
     found = [(again, b) for b in buckets_of(range(2))] + [
         (AUDITED, b) for b in buckets_of(range(5))
     ]

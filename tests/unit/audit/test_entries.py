@@ -13,27 +13,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.causes_of_missing_rows import Gaps, LogProof, UnprovenOffsets, doubt_of, gaps_of
+from etl.audit.causes_of_missing_rows import (
+    Gaps,
+    PartitionProof,
+    UnprovenOffsets,
+    doubt_of,
+    gaps_of,
+)
 from etl.audit.compare_rows import (
-    AuditedLog,
+    AuditedPartition,
     EntryInterval,
     Expected,
     IncompleteInterval,
-    LogFindings,
+    PartitionFindings,
     Unequal,
     audit_entries,
-    audit_log_of_entries,
+    audit_jafka_partition,
     edges_of,
 )
 from etl.errors import LedgersDisagree
 from etl.io.delta.offsets_of_rows import Numbering
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import NOT_COUNTED, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import Interval
 from etl.report.verify import Proof
 
-LOG = BrokerPartition("clicks", 0, 1)
-AUDITED = AuditedLog(LOG)
+LOG = TopicPartition("clicks", 0, 1)
+AUDITED = AuditedPartition(LOG)
 Message = tuple[int, int]
 """Entry and index."""
 
@@ -73,8 +79,8 @@ def applied(start: int, until: int, rows: int | None) -> tuple[OffsetRange, Rang
     return OffsetRange(LOG, start, until), receipt
 
 
-def find(expected: Expected, messages: Iterable[Message]) -> LogFindings:
-    return audit_log_of_entries(AUDITED, expected, scan_intervals(expected, messages))
+def find(expected: Expected, messages: Iterable[Message]) -> PartitionFindings:
+    return audit_jafka_partition(AUDITED, expected, scan_intervals(expected, messages))
 
 
 WHOLE = [(0, 0), (40, 0), (40, 1), (40, 2), (100, 0), (131, 0), (131, 1)]
@@ -112,7 +118,7 @@ def test_messages_outside_of_all_ranges_or_surplus_inside_one_are_unexpected() -
     assert (outside.unexpected, outside.unexpected_first) == (2, (150,))
     inside = find(EXPECTED, [*WHOLE, (140, 0)])
     assert (inside.unexpected, inside.unexpected_first, inside.missing) == (1, (), 0)
-    other = AuditedLog(BrokerPartition("clicks", 0, 2))
+    other = AuditedPartition(TopicPartition("clicks", 0, 2))
     there = EntryInterval(0, 5, 4, 70, first_double=70)
     stray, absent = audit_entries({AUDITED: EXPECTED}, [(other, there)])
     assert (stray.audited, stray.unexpected, stray.unexpected_first) == (other, 4, (70,))
@@ -125,8 +131,8 @@ def test_an_entry_with_other_message_numbers_is_found_though_the_count_matches()
     assert found.missing == 0
     assert found.entries_with_holes == 1
     assert found.entries_with_holes_first == (40,)
-    assert not found.is_right and not LogProof(found).is_right
-    proof = Proof((LogProof(found),), (), 3, ())
+    assert not found.is_right and not PartitionProof(found).is_right
+    proof = Proof((PartitionProof(found),), (), 3, ())
     message = "1 entries with the right number of messages, but without consecutive message indexes from 0"
     assert message in proof.first_finding and "(first: 40)" in proof.first_finding
 
@@ -148,8 +154,8 @@ def test_an_uncounted_range_and_one_counted_after_a_transform_cannot_be_proven()
     assert doubt.summary.startswith(
         "the messages of 150 bytes cannot be proven (first between 0 and 100; plans 4, 5): "
     )
-    assert not LogProof(found, doubt=doubt).is_right
-    assert LogProof(found, doubt=replace(doubt, allowed=True)).is_right
+    assert not PartitionProof(found, doubt=doubt).is_right
+    assert PartitionProof(found, doubt=replace(doubt, allowed=True)).is_right
     without = OffsetRange(LOG, 100, 150), RangeResult(rows=3, gaps_complete=False)
     assert find(Expected((applied(0, 100, 4), without)), WHOLE).is_right
 
@@ -168,7 +174,7 @@ def test_of_a_physical_log_no_offset_has_an_unknown_reason_and_losses_are_report
 def test_a_double_is_named_by_its_entry_and_its_index() -> None:
     found = find(EXPECTED, [*WHOLE, (131, 1)])
     assert (found.double_rows, found.double_places) == (1, (131,))
-    proof = Proof((LogProof(found),), ((AUDITED, (131, 1), 2),), 3, ())
+    proof = Proof((PartitionProof(found),), ((AUDITED, (131, 1), 2),), 3, ())
     place = "topic clicks, partition 0, broker_id 1"
     assert proof.first_finding == f"{place}: 1 double (first: 131 message 1)"
     [reported] = proof.as_json()["logs"]

@@ -6,21 +6,21 @@ import pytest
 
 from etl.audit.causes_of_missing_rows import (
     Gaps,
-    LogProof,
     Missing,
     Origin,
+    PartitionProof,
     UnprovenOffsets,
     blame,
     doubt_of,
     gaps_of,
     origin_of,
 )
-from etl.audit.compare_rows import AuditedLog, Expected, IncompleteInterval, LogFindings
-from etl.model.partitions import BrokerPartition
+from etl.audit.compare_rows import AuditedPartition, Expected, IncompleteInterval, PartitionFindings
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import ForeignCommit, Interval
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 SHORT = IncompleteInterval(0, 10, 4)
 DELETE, WRITE = (
     ForeignCommit(5, "DELETE", "removed rows"),
@@ -107,12 +107,20 @@ def test_rows_in_a_table_before_this_one_are_nobodys_fault() -> None:
 
 
 def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
-    short = LogFindings(AuditedLog(LOG), 10, 6, missing=4, short=(SHORT,))
-    assert LogProof(short, missing=Missing(removed=4, by=(DELETE,))).is_right
-    assert not LogProof(short, missing=Missing(removed=4, by=(DELETE,), allowed=False)).is_right
-    assert not LogProof(short, missing=Missing(never_came=1, removed=3, by=(DELETE,))).is_right
-    assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, double_rows=1)).is_right
-    assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, unexpected=1)).is_right
+    short = PartitionFindings(AuditedPartition(LOG), 10, 6, missing=4, short=(SHORT,))
+    assert PartitionProof(short, missing=Missing(removed=4, by=(DELETE,))).is_right
+    assert not PartitionProof(
+        short, missing=Missing(removed=4, by=(DELETE,), allowed=False)
+    ).is_right
+    assert not PartitionProof(
+        short, missing=Missing(never_came=1, removed=3, by=(DELETE,))
+    ).is_right
+    assert not PartitionProof(
+        PartitionFindings(AuditedPartition(LOG), 10, 11, double_rows=1)
+    ).is_right
+    assert not PartitionProof(
+        PartitionFindings(AuditedPartition(LOG), 10, 11, unexpected=1)
+    ).is_right
 
 
 def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accepts() -> None:
@@ -130,10 +138,10 @@ def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accep
     assert "a crash lost them, or the transform does not read all its rows" in doubt.summary, (
         "both leave no receipt"
     )
-    findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
+    findings = PartitionFindings(AuditedPartition(LOG), 10, 10, unproven=unproven)
     accepted = doubt_of(unproven, plans, pruned=3, accepted=9)
-    assert not LogProof(findings, doubt=doubt).is_right
-    assert LogProof(findings, doubt=accepted).is_right
+    assert not PartitionProof(findings, doubt=doubt).is_right
+    assert PartitionProof(findings, doubt=accepted).is_right
     none = doubt_of((), plans, pruned=3, accepted=0)
     assert (none, none.summary, none.allowed) == (UnprovenOffsets(), "", True)
 

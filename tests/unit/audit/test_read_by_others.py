@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from etl.audit.causes_of_missing_rows import Gaps, LogProof, gaps_of
-from etl.audit.compare_rows import AuditedLog, Bucket, Expected, audit_log
+from etl.audit.causes_of_missing_rows import Gaps, PartitionProof, gaps_of
+from etl.audit.compare_rows import AuditedPartition, Bucket, Expected, audit_partition
 from etl.decide.loaded_intervals import fold, merged_holes
 from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id
-from etl.model.partitions import BrokerPartition, Committed, MemberAssignment, Membership
+from etl.model.partitions import Committed, MemberAssignment, Membership, TopicPartition
 from etl.model.plans import (
     CommitResult,
     CommitState,
@@ -27,8 +27,8 @@ from etl.model.plans import (
 from etl.model.snapshot import LoadedIntervals
 from tests.builders import plain_plan
 
-A = BrokerPartition("clicks", 0)
-B = BrokerPartition("clicks", 1)
+A = TopicPartition("clicks", 0)
+B = TopicPartition("clicks", 1)
 OURS = (
     (OffsetRange(A, 0, 10), RangeResult(10, 100)),
     (OffsetRange(A, 20, 30), RangeResult(10, 100)),
@@ -41,8 +41,10 @@ def rows_of(*offsets: int) -> list[Bucket]:
     return [Bucket(0, len(offsets), bits.to_bytes(4096, "little"))]
 
 
-def proof_of(expected: Expected, rows: list[Bucket], *losses: Loss) -> LogProof:
-    return LogProof(audit_log(AuditedLog(A), expected, rows), gaps_of(expected, losses))
+def proof_of(expected: Expected, rows: list[Bucket], *losses: Loss) -> PartitionProof:
+    return PartitionProof(
+        audit_partition(AuditedPartition(A), expected, rows), gaps_of(expected, losses)
+    )
 
 
 def test_a_hole_that_a_plan_names_is_right_and_reported_and_a_row_in_it_is_one_too_many() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.audit.compare_rows import AuditedLog, Expected, more_than_before, rows_before_of
-from etl.model.partitions import BrokerPartition
+from etl.audit.compare_rows import AuditedPartition, Expected, more_than_before, rows_before_of
+from etl.model.partitions import TopicPartition
 from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore
 from etl.model.snapshot import Interval, Table
 from etl.report.verify import Proof
 from tests.builders import changed, plain_plan
 
-LOG = BrokerPartition("clicks", 0)
-FIRST, SECOND = AuditedLog(LOG, 0), AuditedLog(LOG, 1)
+LOG = TopicPartition("clicks", 0)
+FIRST, SECOND = AuditedPartition(LOG, 0), AuditedPartition(LOG, 1)
 PLAN = plain_plan(
     loaded_until={LOG: 300},
     rows_before=RowsBefore("t", (HeldRows(LOG, 0, 10, 100, 90), HeldRows(LOG, 1, 0, 50, 50))),

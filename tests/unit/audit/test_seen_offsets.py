@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.audit.compare_rows import ObservedMessages, ObservedOffsets
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,7 +69,7 @@ def test_a_range_result_keeps_the_first_gaps_and_marks_that_there_are_more() -> 
 # -- physical logs
 # --------------------------------------------------------------------------------------------------
 
-PHYSICAL = BrokerPartition("clicks", 0, 1)
+PHYSICAL = TopicPartition("clicks", 0, 1)
 
 
 @given(

@@ -13,7 +13,7 @@ from etl.commands.doctor import Diagnosis
 from etl.commands.doctor_machine import Line, Verdict
 from etl.commands.plans import Preview
 from etl.decide.lag import Headroom
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, PlanKind
 from etl.report.lag import Lags, PartitionLag
 from etl.report.plan_json import describe_plan
@@ -89,19 +89,21 @@ def test_logs_with_byte_offsets_are_shown_by_broker_and_partition_and_counted_in
     def shown(show: Any, value: Any) -> list[str]:
         return seen(monkeypatch, show, value, terminal=False)
 
-    log = BrokerPartition("clicks", 0, 1)
-    ranges = (OffsetRange(log, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),)
-    plan = plain_plan(1, loaded_until={log: 300}, ranges=ranges)
-    found = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 300)}), (1, 1))
+    partition = TopicPartition("clicks", 0, 1)
+    ranges = (OffsetRange(partition, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),)
+    plan = plain_plan(1, loaded_until={partition: 300}, ranges=ranges)
+    found = Preview(
+        "the next run makes plan 1", (plan,), plain_snapshot({partition: (0, 300)}), (1, 1)
+    )
     result, names, row = shown(screens.show_preview, found)[1:4]
     assert result.startswith("about ") and result.endswith("1 task")
     assert names.split() == "plan topic partition from until bytes leader".split()
     assert row.split()[:3] == ["1", "clicks", "1-0"]
     extent = {"log_start": 0, "log_end": 300}
     offsets = {"committed": None, "loaded_until": 100, "lag": 200, "paused": None}
-    names, row = shown(screens.show_offsets, [{**log.place, **extent, **offsets}])
+    names, row = shown(screens.show_offsets, [{**partition.place, **extent, **offsets}])
     assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
-    lags = Lags(0, (PartitionLag(log, extent, 100, 200, 200),))
+    lags = Lags(0, (PartitionLag(partition, extent, 100, 200, 200),))
     names, row, reported = shown(screens.show_lag, lags)
     assert "lag in bytes" in names and row.split()[:2] == ["clicks", "1-0"]
     assert reported == "Total: about 200 B"
@@ -110,15 +112,15 @@ def test_logs_with_byte_offsets_are_shown_by_broker_and_partition_and_counted_in
 def test_the_lag_of_the_table_is_shown_by_partition_then_in_total_then_the_unknown_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+    first, second = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
     extent = {"log_start": 0, "log_end": 300}
     headroom = Headroom(12_000.0, rests_on="retention.ms")
     unknown = {"lag": "it has no leader"}
-    logs = (
+    partitions = (
         PartitionLag(first, extent, 100, 200, 4_000, 1_699_999_875_000, 125.0, headroom),
         PartitionLag(second, {**extent, "log_end": None}, 7, None, unknown=unknown),
     )
-    lags = Lags(1_700_000_000_000, logs, ("clicks 0: 3 offsets wait",))
+    lags = Lags(1_700_000_000_000, partitions, ("clicks 0: 3 offsets wait",))
     names, row, other, *rest = seen(monkeypatch, screens.show_lag, lags, terminal=False)
     assert names.split("  ")[0] == "topic"
     assert row.split() == "clicks 0 100 300 200 4.0 KB 2:05 min 3:20 h".split()
@@ -137,11 +139,14 @@ def test_the_lag_of_the_table_is_shown_by_partition_then_in_total_then_the_unkno
 def test_a_preview_counts_in_words(
     monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str
 ) -> None:
-    log = BrokerPartition("clicks", 0)
+    partition = TopicPartition("clicks", 0)
     plan = plain_plan(
-        ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), loaded_until={log: 1}
+        ranges=(OffsetRange(partition, 0, 1, Leader(Broker(0, "h", 9092))),),
+        loaded_until={partition: 1},
     )
-    preview = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 10)}), tasks)
+    preview = Preview(
+        "the next run makes plan 1", (plan,), plain_snapshot({partition: (0, 10)}), tasks
+    )
     lines = seen(monkeypatch, screens.show_preview, preview, terminal=False)
     assert lines[1] == f"1 record at most, about 1.0 KB, {words}"
 
@@ -149,14 +154,14 @@ def test_a_preview_counts_in_words(
 def test_a_plan_that_sets_offsets_shows_partitions_offsets_and_losses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log = BrokerPartition("clicks", 3)
+    partition = TopicPartition("clicks", 3)
     plan = plain_plan(
         2,
         kind=PlanKind.SET,
-        loaded_until={log: 110},
+        loaded_until={partition: 110},
         ranges=(),
         reason="bad records",
-        lost=(Loss(log, 100, 110, LossReason.SKIPPED),),
+        lost=(Loss(partition, 100, 110, LossReason.SKIPPED),),
     )
     lines = seen(monkeypatch, screens.show_plan, describe_plan(plan, None), terminal=False)
     assert lines[1:] == [

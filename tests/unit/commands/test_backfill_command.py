@@ -18,7 +18,7 @@ from etl.commands.backfill import BackfillPreview, pace_of, parse_backfill_reque
 from etl.decide.backfill import BackfillRequest
 from etl.errors import LedgersDisagree, RecordTooLarge, SettingsError
 from etl.ledger.documents import parse, render
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Backfill, Pause
 from etl.reader.options import with_pipeline_advice
@@ -34,10 +34,10 @@ from tests.fakes.world import FakeWorld
 
 LATEST = settings_of(starting_offsets="latest")
 NEW = "backfills run conf/clicks.yaml old --from 0 --until 3".split()
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 REQUESTED = Backfill(
     "old",
-    {LOG: ((0, 10), (20, 30)), BrokerPartition("clicks", 1): ((5, 9),)},
+    {LOG: ((0, 10), (20, 30)), TopicPartition("clicks", 1): ((5, 9),)},
     {LOG: 2},
     "from 0 until 30",
     7,
@@ -85,7 +85,7 @@ def test_a_dry_run_reports_the_offsets_and_the_number_of_plans() -> None:
         "offsets": 6,
         "estimated_bytes": 600,
         "estimated_plans": 3,
-        "loads": [{**log.place, "from": 0, "until": 3} for log in LOGS[:2]],
+        "loads": [{**partition.place, "from": 0, "until": 3} for partition in LOGS[:2]],
     }
     assert replace(found, plan_records=2).plans == 3
     assert replace(found, plan_records=1).plans == 6, "six offsets, one in each plan"
@@ -128,7 +128,7 @@ def test_the_text_of_a_request_contains_partitions_and_exclusions() -> None:
     found = parse_backfill_request("0", "9", named, only_retained=True, only_missing=True)
     exclusions = "only what is missing and what is retained"
     assert found.asked == f"from 0 until 9 of clicks:1, clicks:10, {exclusions}"
-    assert (found.covers(BrokerPartition("clicks", 1)), found.covers(LOG)) == (True, False)
+    assert (found.covers(TopicPartition("clicks", 1)), found.covers(LOG)) == (True, False)
     assert parse_backfill_request("0", "9", ()).covers(LOG)
     for partition in ("clicks:", "clicks:01", "cl/icks"):
         with pytest.raises(SettingsError):

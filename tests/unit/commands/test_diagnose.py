@@ -36,7 +36,7 @@ from etl.errors import (
 from etl.io.report_files import installed_version
 from etl.io.zookeeper.permissions import ask_server
 from etl.kafka.versions import release
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.security import EVERYBODY, Acl
 from etl.model.snapshot import (
     FirstRun,
@@ -355,7 +355,7 @@ def test_a_brokers_release_is_guessed_from_the_requests_it_speaks(
 # --------------------------------------------------------------------------------------------------
 
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 PLAN = plain_plan(4)
 CURRENT = UpToDate(PLAN, {})
 

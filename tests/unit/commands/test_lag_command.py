@@ -9,7 +9,7 @@ import pytest
 
 from etl.commands.lag import first_unread_offsets, lags_of
 from etl.errors import LedgersDisagree
-from etl.model.partitions import BrokerPartition, OldestRecord, Retention
+from etl.model.partitions import OldestRecord, Retention, TopicPartition
 from etl.report.lag import Lags
 from etl.settings.sections import Settings
 from tests.builders import plain_snapshot
@@ -20,7 +20,7 @@ from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, outside_of, run,
 from tests.fakes.world import Crash, FakeWorld, When
 
 NOW_MS = 1_700_000_000_000
-OLDEST_RECORDS = {log: OldestRecord(NOW_MS - 90_000) for log in (*LOGS, A, B)}
+OLDEST_RECORDS = {partition: OldestRecord(NOW_MS - 90_000) for partition in (*LOGS, A, B)}
 
 
 def lags(outside: Outside, settings: Settings = SETTINGS, oldest: Any = OLDEST_RECORDS) -> Lags:
@@ -58,7 +58,7 @@ def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_report
     }
 
 
-def first_unread(outside: Outside) -> dict[BrokerPartition, int]:
+def first_unread(outside: Outside) -> dict[TopicPartition, int]:
     return dict(first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS))
 
 
@@ -120,7 +120,7 @@ def test_an_unknown_size_is_not_assumed(changes: dict[str, Any], why: str) -> No
         snapshot_of({A: (0, 50)}, **changes), plan_settings(), OLDEST_RECORDS, now_ms=NOW_MS
     )
     assert (found.totals["lag"], found.totals["estimated_bytes"]) == (50, None)
-    assert found.logs[0].unknown["estimated_bytes"] == why
+    assert found.partitions[0].unknown["estimated_bytes"] == why
 
 
 def test_the_total_has_the_least_headroom_of_all_partitions() -> None:
@@ -139,8 +139,8 @@ def test_the_total_has_the_least_headroom_of_all_partitions() -> None:
 
 
 def test_a_physical_log_lags_in_bytes_and_has_neither_records_nor_a_time() -> None:
-    log = BrokerPartition("clicks", 0, 1)
-    snapshot = plain_snapshot({log: (100, 400)}, bytes_per_offset={log: 1.0})
+    partition = TopicPartition("clicks", 0, 1)
+    snapshot = plain_snapshot({partition: (100, 400)}, bytes_per_offset={partition: 1.0})
     found = lags_of(snapshot, plan_settings(broker_type="jafka"), {}, now_ms=NOW_MS)
     [row] = found.as_json()["partitions"]
     names = ("lag", "records_at_most", "estimated_bytes", "behind_s")
@@ -164,7 +164,7 @@ def test_a_log_of_another_incarnation_has_no_lag_and_no_request() -> None:
     outside.logs[LOGS[0]].cut(3)
     grow(outside, 5, 0, 0)
     found = lags(outside)
-    assert found.logs[0].unknown == {"lag": "the partition was recreated or truncated"}
+    assert found.partitions[0].unknown == {"lag": "the partition was recreated or truncated"}
     assert found.refusal is not None and first_unread(outside) == {LOGS[2]: 4}
 
 
@@ -172,5 +172,5 @@ def test_records_after_an_open_transaction_are_no_lag_and_are_reported() -> None
     outside = loaded()
     outside.logs[LOGS[0]].held_back = 2
     found = lags(outside)
-    assert found.logs[0].lag == 0 and len(found.open_transactions) == 1
+    assert found.partitions[0].lag == 0 and len(found.open_transactions) == 1
     assert "2 offsets below the high watermark wait" in found.open_transactions[0]

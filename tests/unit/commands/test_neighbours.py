@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from etl.audit.compare_rows import AuditedLog, Expected, LogFindings, Unequal
+from etl.audit.compare_rows import AuditedPartition, Expected, PartitionFindings, Unequal
 from etl.commands import verify
 from etl.commands.verify import reject_topics_loaded_by_others, stops_a_run, without_others
 from etl.errors import LedgersDisagree
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Plan, Predecessor
 from etl.model.snapshot import (
     FirstRun,
@@ -26,9 +26,9 @@ from etl.model.snapshot import (
 from tests.fakes.stories import SETTINGS, outside_of, run
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 
-AUDITED = AuditedLog(BrokerPartition("clicks", 0))
+AUDITED = AuditedPartition(TopicPartition("clicks", 0))
 RETIRED = Ledger("u", retired=Retirement("taken over", 1, "new/clicks"))
-BEYOND = LogFindings(AUDITED, 5, 9, unexpected=4, unexpected_first=(5, 6))
+BEYOND = PartitionFindings(AUDITED, 5, 9, unexpected=4, unexpected_first=(5, 6))
 TABLE = Table("t", 3, 2)
 THEIRS = ForeignCommit(4, "WRITE", "took over topic clicks", Predecessor(OLD, 4))
 
@@ -53,7 +53,9 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "other_pipelines", lambda path, app_id: (old_pipeline(),))
 
 
-def judged(ledger: Ledger, found: LogFindings, table: Table = TABLE) -> tuple[LogFindings, int]:
+def judged(
+    ledger: Ledger, found: PartitionFindings, table: Table = TABLE
+) -> tuple[PartitionFindings, int]:
     expected = {AUDITED: Expected()}
     world: Any = World()
     (one,), rows = without_others(world, ledger, table, expected, (found,))
@@ -103,7 +105,7 @@ def test_brokers_are_not_contacted_if_every_topic_of_others_is_known_or_not_ours
     heir = replace(plan, predecessors=(Predecessor(OLD, 4),))
     for ours, theirs in (
         (plan, old_pipeline(ENDED)),
-        (plan, old_pipeline({BrokerPartition("orders", 0): 7})),
+        (plan, old_pipeline({TopicPartition("orders", 0): 7})),
         (heir, OtherPipeline(OLD, 4)),
     ):
         monkeypatch.setattr(verify, "other_pipelines", lambda path, app_id, one=theirs: (one,))

@@ -430,7 +430,9 @@ def test_physical_logs_are_named_by_broker_and_partition() -> None:
     outside = crashed("commit from 0", When.BEFORE, physical_outside_of(5, 3, 4))
     found = diff(outside)
     named = [(row["broker_id"], row["partition"]) for row in found.document["rows"]]
-    assert named == sorted((log.broker_id, log.partition) for log in PHYSICAL_LOGS)
+    assert named == sorted(
+        (partition.broker_id, partition.partition) for partition in PHYSICAL_LOGS
+    )
     with screen.capture() as shown:
         show_offsets_diff(found.document)
     text = "clicks 1-0, 2-0, 1-1: the rows up to the loaded-until offset are in the table"

@@ -11,12 +11,12 @@ from etl.commands.set_offsets import SetOffsetsRequest, _rows_of
 from etl.decide.set_offsets import Standing
 from etl.errors import NeedsDecision
 from etl.io.delta.recover_results import Recount
-from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import NOT_COUNTED, Plan, RangeResult
 from etl.model.snapshot import UpToDate
 from tests.builders import plain_plan
 
-A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
+A, B = (TopicPartition("clicks", partition) for partition in (0, 1))
 
 
 class Rows:
@@ -34,7 +34,7 @@ class Rows:
             tuple(
                 RangeResult(
                     0
-                    if plan.partitions[r.log].incarnation
+                    if plan.partitions[r.partition].incarnation
                     else max(0, min(r.until_offset, 100) - r.from_offset)
                 )
                 for r in plan.ranges
@@ -49,7 +49,7 @@ def stands(**changes: Any) -> Standing:
 
 def rows_of(
     world: Rows, standing: Standing, vanished: dict[Any, Any] | None = None
-) -> dict[BrokerPartition, int]:
+) -> dict[TopicPartition, int]:
     ranges = {A: (50, 200), B: (100, 200)}
     return _rows_of(world, ranges, standing, vanished or {})  # type: ignore[arg-type]
 

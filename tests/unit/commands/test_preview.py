@@ -49,7 +49,7 @@ def is_what_a_run_reads(outside: Outside, settings: Settings = SETTINGS) -> bool
     report = new_report()
     ingest(FakeWorld(outside, settings), settings, report)
     read = [
-        (one.plan.number, r.log.partition, r.from_offset, r.until_offset)
+        (one.plan.number, r.partition.partition, r.from_offset, r.until_offset)
         for one in report.plans
         for r in one.plan.ranges
     ]

@@ -13,10 +13,10 @@ import pytest
 
 from etl.audit.compare_rows import (
     BUCKET_OFFSETS,
-    AuditedLog,
+    AuditedPartition,
     Bucket,
     Expected,
-    LogFindings,
+    PartitionFindings,
     audit,
     without_reloaded,
 )
@@ -32,7 +32,7 @@ from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, run, settings_of
 
 LOG = LOGS[0]
-HERE = AuditedLog(LOG)
+HERE = AuditedPartition(LOG)
 CAPPED = settings_of(starting_offsets="earliest", limits={"max_records_per_plan": 10})
 
 
@@ -88,7 +88,7 @@ def expected(outside: Outside) -> Any:
     return found
 
 
-def proven(outside: Outside, expected: Any) -> LogFindings:
+def proven(outside: Outside, expected: Any) -> PartitionFindings:
     there = numpy.zeros(BUCKET_OFFSETS, bool)
     there[[offset for _, offset in outside.rows()]] = True
     bucket = Bucket(
@@ -131,10 +131,14 @@ def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_di
     assert short == [(0, 3, 3), (14, 20, 6), (20, 30, 10), (30, 40, 10)]
     assert reported.table is not None
     monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))
-    [log] = verify._explain(world_of(outside, CAPPED), reported, reported.table, of_all, [found])
-    assert (log.missing.elsewhere, log.missing.unknown, log.is_right) == (29, 0, True), (
-        "an operator accepted that the table was lost"
+    [partition] = verify._explain(
+        world_of(outside, CAPPED), reported, reported.table, of_all, [found]
     )
+    assert (partition.missing.elsewhere, partition.missing.unknown, partition.is_right) == (
+        29,
+        0,
+        True,
+    ), "an operator accepted that the table was lost"
 
 
 def test_rows_in_another_table_are_missing_except_reloaded_ones() -> None:

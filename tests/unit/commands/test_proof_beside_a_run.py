@@ -11,13 +11,13 @@ import pytest
 from etl.commands import expected_rows
 from etl.decide.loaded_intervals import fold
 from etl.errors import Owned
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Ledger, LoadedIntervals, Table
 from etl.run.live_services import LiveServices
 from tests.builders import plain_plan
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 def plan_of(number: int) -> Plan:

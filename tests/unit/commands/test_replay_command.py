@@ -80,8 +80,8 @@ def stored(grown: int) -> Outside:
     """Plan 1 is loaded, plan 2 is stored and not in the table."""
     outside = outside_of(5, 3, 4)
     run(outside)
-    for log in LOGS:
-        outside.logs[log].grow(grown)
+    for partition in LOGS:
+        outside.logs[partition].grow(grown)
     with pytest.raises(Crash):
         run(outside, at=crash_at("fetch", When.AFTER))
     return outside

@@ -8,12 +8,12 @@ import pytest
 
 from etl.decide.plan_replacement import closing_plan_of, needs_closing, next_closing_plan
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, Predecessor
 from etl.model.snapshot import OtherPipeline
 from tests.builders import changed, plain_plan
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 def stored(**changes: object) -> Plan:

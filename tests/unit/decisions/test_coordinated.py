@@ -28,7 +28,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.kafka.versions import CODES, error_of
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 LOST = Reaction(Next.GIVE_UP, is_lost=True)
 AGAIN, LOOK_UP = Reaction(Next.ASK_AGAIN), Reaction(Next.LOOK_UP)
@@ -132,7 +132,7 @@ def test_a_member_beats_three_times_a_session_and_every_three_seconds_at_least(
     assert interval_of(session) == interval
 
 
-A, B, C = (BrokerPartition("clicks", number) for number in range(3))
+A, B, C = (TopicPartition("clicks", number) for number in range(3))
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ A, B, C = (BrokerPartition("clicks", number) for number in range(3))
     ids=["the same", "less", "less and held", "other ones and held", "more", "the first"],
 )
 def test_revoked_partitions_are_released_unless_held_and_no_new_one_is_owned_meanwhile(
-    owned: set[BrokerPartition],
-    target: set[BrokerPartition],
+    owned: set[TopicPartition],
+    target: set[TopicPartition],
     holds: bool,
-    found: Reconciled[BrokerPartition],
+    found: Reconciled[TopicPartition],
 ) -> None:
     assert reconcile_assignment(frozenset(owned), frozenset(target), holds=holds) == found
     assert found.is_settled == (not found.held)

@@ -26,7 +26,7 @@ from etl.decide.loaded_intervals import (
 )
 from etl.errors import LedgersDisagree
 from etl.ledger.documents import parse, render
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import (
     NOT_COUNTED,
     Bound,
@@ -42,10 +42,10 @@ from etl.model.plans import (
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 from tests.builders import changed, plain_plan
 
-A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+A, B = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
-def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, CommitResult]:
+def plan_of(number: int, *ranges: tuple[TopicPartition, int, int]) -> tuple[Plan, CommitResult]:
     plan = plain_plan(
         number,
         ranges=tuple(OffsetRange(*r) for r in ranges),

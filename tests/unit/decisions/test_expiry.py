@@ -11,17 +11,17 @@ from etl.decide.lag import Expiring, Headroom, find_expiring, headroom
 from etl.decide.tasks import pack_tasks
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Leader,
     OldestRecord,
     Retention,
+    TopicPartition,
     cleanup_of,
 )
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Ledger, Snapshot
 from tests.builders import plain_plan, plain_snapshot
 
-A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+A, B = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 NOW_MS, HOUR = 1_700_000_000_000, 3600
 
 
@@ -35,7 +35,7 @@ def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tu
     return find_expiring(ranges, snapshot, within_s=within_s, now_ms=NOW_MS)
 
 
-def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
+def ledger_of(log_starts: dict[TopicPartition, int], ago_s: int) -> Ledger:
     return Ledger(
         "u",
         plain_plan(
@@ -205,11 +205,9 @@ def test_without_limits_of_brokers_the_headroom_follows_the_movement_of_the_log_
 
 def test_tasks_with_endangered_ranges_come_first_and_those_ranges_first_in_them() -> None:
     leaders = [Leader(Broker(i, "h", 9092)) for i in range(2)]
-    ranges = [
-        OffsetRange(BrokerPartition("clicks", p), 0, 10_000, leaders[p % 2]) for p in range(6)
-    ]
+    ranges = [OffsetRange(TopicPartition("clicks", p), 0, 10_000, leaders[p % 2]) for p in range(6)]
     assert pack_tasks(ranges, {}, 2**28, 1) == ((0, 2, 4), (1, 3, 5))
-    assert pack_tasks(ranges, {}, 2**28, 1, first={ranges[3].log}) == ((3, 1, 5), (0, 2, 4))
+    assert pack_tasks(ranges, {}, 2**28, 1, first={ranges[3].partition}) == ((3, 1, 5), (0, 2, 4))
     assert pack_tasks(
-        [replace(r, until_offset=10) for r in ranges], {}, 2**28, 1, first={ranges[3].log}
+        [replace(r, until_offset=10) for r in ranges], {}, 2**28, 1, first={ranges[3].partition}
     ) == ((3, 0, 1, 2, 4, 5),)

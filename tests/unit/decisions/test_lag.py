@@ -12,7 +12,7 @@ from etl.commands.lag import lags_of, offsets_of
 from etl.commands.plans import preview_of
 from etl.decide.lag import Progress, lag_of
 from etl.errors import EtlError, NeedsDecision
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.snapshot import ForeignCommit
 from etl.report.lag import Lags
 from etl.run.ingest import ingest
@@ -37,7 +37,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 
 AT_NOON = "2026-01-31T12:00:00+00:00"
 NOON_MS = 1_769_860_800_000
-OTHER = BrokerPartition("clicks-2", 7)
+OTHER = TopicPartition("clicks-2", 7)
 Situation = tuple[Outside, Settings, dict[int, int | None]]
 """The partitions, and the lag of each."""
 

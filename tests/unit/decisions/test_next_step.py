@@ -17,7 +17,7 @@ from etl.decide.next_step import Action, next_step, steps_ahead
 from etl.decide.plan import tasks_of_plan
 from etl.errors import DataLoss, EtlError, LedgersDisagree, OffsetMoved
 from etl.ledger.plan_document import render_plan, with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Snapshot, Table
 from etl.report.run_progress import Outcome
@@ -121,7 +121,7 @@ def moved_to(offset: int, outside: Outside | None = None) -> Outside:
 def unnamed_and_moved() -> Outside:
     """Another client moved the offset of a loaded topic that the conf no longer names."""
     outside = outside_of(5, 3, 4)
-    orders = BrokerPartition("clicks-orders", 0)
+    orders = TopicPartition("clicks-orders", 0)
     outside.logs[orders] = FakeLog(2)
     run(outside)
     grow(outside, 1, 1, 1)
@@ -184,14 +184,14 @@ def of_another_uid() -> Outside:
 def with_other_pipeline(outside: Outside, topic: str) -> Outside:
     plan = loaded().newest_plan()
     assert plan
-    log = BrokerPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
     other = with_id(
         changed(
             plan,
             origin=replace(plan.origin, pipeline_id="theirs"),
             ranges=(),
-            loaded_until={log: 5},
-            expected_commits={log: plan.expected_commits[A]},
+            loaded_until={partition: 5},
+            expected_commits={partition: plan.expected_commits[A]},
         )
     )
     outside.others = (OtherPipeline("offset-range-etl/cluster-1/group/other", 1, 1, other),)

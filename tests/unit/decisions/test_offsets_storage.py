@@ -18,12 +18,12 @@ from etl.decide.offsets import (
 )
 from etl.errors import OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
+from etl.model.partitions import NOTHING_COMMITTED, Committed, OffsetsStorage, TopicPartition
 from etl.model.plans import Plan, PlannedCommit
 from etl.settings.choices import OnOffsetChanged
 from tests.builders import changed, plain_plan
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 ZOOKEEPER, KAFKA, DUAL = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA, OffsetsStorage.DUAL
 
 

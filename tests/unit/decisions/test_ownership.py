@@ -20,7 +20,7 @@ from etl.decide.partition_owners import (
 )
 from etl.errors import Owned, SettingsError
 from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_owner
-from etl.model.partitions import BrokerPartition, MemberAssignment, Membership
+from etl.model.partitions import MemberAssignment, Membership, TopicPartition
 from etl.model.snapshot import Snapshot
 from etl.report.describe import describe_by_owner
 from etl.report.run_progress import Outcome
@@ -34,7 +34,7 @@ from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at
 from tests.fakes.world import Crash, FakeWorld, When
 
-LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+LOGS = [TopicPartition("clicks", p) for p in range(3)]
 A, B, C = LOGS
 FOREIGN = "group_host-1-0"
 At = Callable[[str, When], None]
@@ -44,8 +44,10 @@ def settings_of(**group: Any) -> Settings:
     return plain_settings(group=group)
 
 
-def snapshot_of(owners: dict[BrokerPartition, str] | None = None, *live: str) -> Snapshot:
-    return plain_snapshot({log: (0, 1) for log in LOGS}, owners=owners or {}, live_consumers=live)
+def snapshot_of(owners: dict[TopicPartition, str] | None = None, *live: str) -> Snapshot:
+    return plain_snapshot(
+        {partition: (0, 1) for partition in LOGS}, owners=owners or {}, live_consumers=live
+    )
 
 
 def driver_of(pipeline: str) -> str:
@@ -253,8 +255,8 @@ def test_a_stored_plan_over_partitions_of_other_owners_is_rejected() -> None:
 
 
 def test_each_owner_is_reported_once_per_topic() -> None:
-    many = {BrokerPartition("clicks", p): FOREIGN for p in range(1007)}
-    assert list(describe_by_owner({**many, BrokerPartition("other", 3): "x", A: "x"})) == [
+    many = {TopicPartition("clicks", p): FOREIGN for p in range(1007)}
+    assert list(describe_by_owner({**many, TopicPartition("other", 3): "x", A: "x"})) == [
         "clicks 0: owned by x; left out",
         f"clicks 1, 2, 3, 4, 5 and 1,001 more: owned by {FOREIGN}; left out",
         "other 3: owned by x; left out",
@@ -265,7 +267,7 @@ def test_each_owner_is_reported_once_per_topic() -> None:
 
 
 def outside_of(**changes: Any) -> Outside:
-    return Outside({log: FakeLog(4) for log in LOGS}, **changes)
+    return Outside({partition: FakeLog(4) for partition in LOGS}, **changes)
 
 
 def run(outside: Outside, settings: Settings, at: At = lambda step, when: None) -> Report:
@@ -289,16 +291,20 @@ def test_a_log_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
         Outcome.OWNED_BY_OTHERS,
         f"clicks 1: owned by {FOREIGN}; left out",
     )
-    assert {log for log, _ in outside.rows()} == {A, C} and B not in outside.offsets
+    assert {partition for partition, _ in outside.rows()} == {A, C} and B not in outside.offsets
     assert outside.owners == {B: FOREIGN}
     outside.owners.clear()
     assert Outcome.OWNED_BY_OTHERS not in dict(run(outside, SKIP).outcomes)
     assert set(outside.rows().values()) == {1} and len(outside.rows()) == 12
     outside.owners = {B: FOREIGN}
-    for log in LOGS:
-        outside.logs[log].end += 3
+    for partition in LOGS:
+        outside.logs[partition].end += 3
     run(outside, SKIP)
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {A: 7, B: 4, C: 7}
+    assert {partition: offset for partition, (offset, _) in outside.offsets.items()} == {
+        A: 7,
+        B: 4,
+        C: 7,
+    }
     assert (plan := outside.newest_plan()) and plan.loaded_until == {A: 7, B: 4, C: 7}
 
 
@@ -314,7 +320,9 @@ def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(
     with pytest.raises(Owned, match=FOREIGN):
         run(outside, settings)
     assert outside.plans == stored and outside.table is None
-    outside.owners = {log: owner for log, owner in outside.owners.items() if owner != FOREIGN}
+    outside.owners = {
+        partition: owner for partition, owner in outside.owners.items() if owner != FOREIGN
+    }
     assert Outcome.PLAN_RESUMED in dict(run(outside, settings).outcomes)
     assert outside.owners == {} and len(outside.rows()) == 12
 
@@ -356,7 +364,7 @@ def test_an_owner_who_goes_while_the_run_waits_leaves_the_world_as_it_is_then() 
         outside.move_offset(B, 3)
 
     run(outside, settings_of(on_owned="wait"), then("wait for owners", leave))
-    assert [offset for log, offset in outside.rows() if log == B] == [3], (
+    assert [offset for partition, offset in outside.rows() if partition == B] == [3], (
         "from where the owner stopped"
     )
 
@@ -403,11 +411,11 @@ class FakeStage:
     def world(self, settings: Settings) -> FakeWorld:
         return FakeWorld(self._outside, settings)
 
-    def owners(self) -> dict[BrokerPartition, str]:
+    def owners(self) -> dict[TopicPartition, str]:
         return self._outside.owners
 
-    def own(self, log: BrokerPartition) -> None:
-        self._outside.owners[log] = FOREIGN
+    def own(self, partition: TopicPartition) -> None:
+        self._outside.owners[partition] = FOREIGN
 
 
 @pytest.fixture

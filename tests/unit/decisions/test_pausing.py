@@ -8,17 +8,17 @@ from etl.decide.lag import Progress, progress_of_table, unread_starts
 from etl.decide.set_offsets import (
     leave_paused,
     merged,
-    paused_logs,
+    pauses_of_partitions,
     pausing,
     resuming,
 )
 from etl.errors import SettingsError
 from etl.ledger.documents import Pauses, parse, render
 from etl.model.partitions import (
-    BrokerPartition,
     OldestRecord,
     PartitionOffsets,
     Retention,
+    TopicPartition,
     parse_named,
 )
 from etl.model.plans import OffsetRange
@@ -26,14 +26,14 @@ from etl.model.snapshot import Ledger, Pause
 from etl.report.lag import paused_partitions
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
-A, B, C = (BrokerPartition("clicks", p) for p in range(3))
-OTHER, PHYSICAL = BrokerPartition("orders", 0), BrokerPartition("clicks", 0, 7)
+A, B, C = (TopicPartition("clicks", p) for p in range(3))
+OTHER, PHYSICAL = TopicPartition("orders", 0), TopicPartition("clicks", 0, 7)
 KNOWN = (A, B, C, OTHER)
 NOW_MS = 1_700_000_000_000
 
 
-def of(log: BrokerPartition, reason: str = "r", since_ms: int = 5) -> Pause:
-    return Pause(log.topic, log, reason, "kim@h", since_ms)
+def of(partition: TopicPartition, reason: str = "r", since_ms: int = 5) -> Pause:
+    return Pause(partition.topic, partition, reason, "kim@h", since_ms)
 
 
 def whole(topic: str = "clicks", reason: str = "all") -> Pause:
@@ -103,7 +103,7 @@ def test_an_unknown_log_is_neither_paused_nor_resumed(name: str) -> None:
         ),
         ((of(A),), ["clicks:1"], (of(A),), "clicks:1 is not paused: there is nothing to resume"),
         (
-            (of(BrokerPartition("gone", 0)),),
+            (of(TopicPartition("gone", 0)),),
             ["gone:0"],
             (),
             "gone:0 is resumed: the next plan reads on from its position",
@@ -125,8 +125,8 @@ def test_a_partition_of_a_topic_that_is_paused_as_a_whole_is_not_resumed_by_itse
 
 
 def test_a_log_is_paused_by_a_pause_of_its_own_before_that_of_its_topic() -> None:
-    assert paused_logs(KNOWN, (whole(), of(B))) == {A: whole(), B: of(B), C: whole()}
-    assert paused_logs((PHYSICAL, A), (of(A),)) == {A: of(A)}, (
+    assert pauses_of_partitions(KNOWN, (whole(), of(B))) == {A: whole(), B: of(B), C: whole()}
+    assert pauses_of_partitions((PHYSICAL, A), (of(A),)) == {A: of(A)}, (
         "one number is another log on each broker"
     )
 
@@ -163,7 +163,7 @@ def paused_lines(
     retention: Retention | None = None,
     *,
     at: int = 0,
-    others: frozenset[BrokerPartition] = frozenset(),
+    others: frozenset[TopicPartition] = frozenset(),
 ) -> list[str]:
     seen = plain_snapshot(
         {A: (0, 9), B: (2, 12)},
@@ -260,8 +260,10 @@ def test_a_stored_plan_of_a_paused_partition_is_unread_until_it_is_in_the_table(
 
 
 def test_ten_thousand_pauses_of_one_command_are_one_sentence() -> None:
-    logs = [BrokerPartition("clicks", p) for p in range(10_000)]
-    seen = plain_snapshot({log: (0, 1) for log in logs}, pauses=tuple(map(of, logs)))
+    partitions = [TopicPartition("clicks", p) for p in range(10_000)]
+    seen = plain_snapshot(
+        {partition: (0, 1) for partition in partitions}, pauses=tuple(map(of, partitions))
+    )
     [one] = paused_partitions(seen, Progress(), plain_settings(), now_ms=NOW_MS)
     assert (
         one.summary.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since")

@@ -27,7 +27,7 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, Committed, Leader, PartitionOffsets
+from etl.model.partitions import Committed, Leader, PartitionOffsets, TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, PlanOrigin
 from etl.model.snapshot import FirstRun, Ledger, Replay, Snapshot, Supersede, Table, UpToDate
 from etl.settings.sections import Settings
@@ -124,8 +124,8 @@ def test_a_log_starts_where_its_group_its_last_plan_or_policy_decides_and_the_pl
     snapshot: Snapshot,
     state: FirstRun | UpToDate,
     settings: Settings,
-    read: dict[BrokerPartition, list[tuple[int, int]]],
-    positions: dict[BrokerPartition, int],
+    read: dict[TopicPartition, list[tuple[int, int]]],
+    positions: dict[TopicPartition, int],
 ) -> None:
     plan = planned(snapshot, state, settings)
     assert (offsets_of(plan), plan.loaded_until) == (read, positions)
@@ -151,7 +151,7 @@ def followed(ours: int, theirs: int) -> UpToDate:
 def test_offsets_that_are_passed_over_are_losses_that_the_plan_keeps(
     extent: tuple[int, int],
     state: UpToDate,
-    read: dict[BrokerPartition, list[tuple[int, int]]],
+    read: dict[TopicPartition, list[tuple[int, int]]],
     lost: Loss,
 ) -> None:
     committed = {A: Committed(state.positions[A], 9)}
@@ -180,7 +180,7 @@ def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
 
 @pytest.mark.parametrize("committed", [{}, {A: Committed(7, 2)}])
 def test_offsets_that_are_gone_stop_the_run_under_fail(
-    committed: dict[BrokerPartition, Committed],
+    committed: dict[TopicPartition, Committed],
 ) -> None:
     state = FirstRun() if committed else onward({A: 7})
     with pytest.raises(
@@ -405,7 +405,8 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, FirstRun | UpToDate, Settings]:
     extents = draw(EXTENTS)
     known = draw(st.lists(st.sampled_from(sorted(extents)), unique=True))
     positions = {
-        log: draw(st.integers(max(0, extents[log][0] - 5), extents[log][1])) for log in known
+        partition: draw(st.integers(max(0, extents[partition][0] - 5), extents[partition][1]))
+        for partition in known
     }
     state = onward(positions, number=draw(st.integers(1, 50))) if positions else FirstRun()
     policy = settings_of(
@@ -424,13 +425,13 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(
     plan = next_plan(snapshot, state, policy)
     if plan is None:
         return
-    lost = {loss.log: loss.until_offset for loss in plan.losses.lost}
-    for log, found in offsets_of(plan).items():
-        extent = snapshot.readable[log]
-        known = state.positions.get(log) if isinstance(state, UpToDate) else None
-        start = lost.get(log, known if known is not None else extent.log_start_offset)
+    lost = {loss.partition: loss.until_offset for loss in plan.losses.lost}
+    for partition, found in offsets_of(plan).items():
+        extent = snapshot.readable[partition]
+        known = state.positions.get(partition) if isinstance(state, UpToDate) else None
+        start = lost.get(partition, known if known is not None else extent.log_start_offset)
         assert found[0][0] == start >= extent.log_start_offset
-        assert found[-1][1] == plan.loaded_until[log] <= extent.end_offset
+        assert found[-1][1] == plan.loaded_until[partition] <= extent.end_offset
         assert all(before[1] == after[0] for before, after in zip(found, found[1:]))
         assert all(start < stop for start, stop in found)
     assert set(plan.loaded_until) == set(snapshot.readable) | set(
@@ -471,7 +472,7 @@ def test_no_range_is_much_larger_than_a_task_may_be(
     snapshot, state, policy = world
     plan = next_plan(snapshot, state, policy)
     for r in plan.ranges if plan else ():
-        cost = snapshot.bytes_per_offset.get(r.log, ASSUMED_BYTES_PER_OFFSET)
+        cost = snapshot.bytes_per_offset.get(r.partition, ASSUMED_BYTES_PER_OFFSET)
         assert r.size == 1 or (r.size - 1) * cost <= 1.5 * policy.limits.target_task_bytes
 
 
@@ -490,7 +491,7 @@ def test_runs_one_after_another_read_every_offset_once_and_end(
     else:
         pytest.fail("planning never ends")
     assert isinstance(state, FirstRun) or all(
-        state.positions[log] == e.end_offset for log, e in snapshot.readable.items()
+        state.positions[partition] == e.end_offset for partition, e in snapshot.readable.items()
     )
 
 

@@ -10,22 +10,23 @@ import pytest
 
 from etl.decide.plan import SHORT_RUN_BELOW_BYTES, is_short, is_small
 from etl.errors import SettingsError
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 A, B, PHYSICAL = (
-    BrokerPartition("clicks", 0),
-    BrokerPartition("clicks", 1),
-    BrokerPartition("clicks", 0, 3),
+    TopicPartition("clicks", 0),
+    TopicPartition("clicks", 1),
+    TopicPartition("clicks", 0, 3),
 )
 MANY = SHORT_RUN_BELOW_BYTES // 100
 """So many offsets of 100 bytes are just too many, or as many."""
 
 
-def short(until: int, ends: dict[BrokerPartition, int], **sections: Any) -> bool:
+def short(until: int, ends: dict[TopicPartition, int], **sections: Any) -> bool:
     snapshot = plain_snapshot(
-        {log: (0, end) for log, end in ends.items()}, bytes_per_offset={A: 100.0, B: 100.0}
+        {partition: (0, end) for partition, end in ends.items()},
+        bytes_per_offset={A: 100.0, B: 100.0},
     )
     plan = plain_plan(ranges=(OffsetRange(A, 0, until),), loaded_until={A: until})
     return is_short(plan, snapshot, plain_settings(**sections))
@@ -67,7 +68,7 @@ def test_a_plan_is_small_below_the_limit_by_all_of_its_ranges_together() -> None
     assert small(101, OffsetRange(PHYSICAL, 0, 100)) and not small(
         100, OffsetRange(PHYSICAL, 0, 100)
     ), "their offsets are bytes"
-    assert not small(1000, OffsetRange(BrokerPartition("others", 0), 0, 10)), (
+    assert not small(1000, OffsetRange(TopicPartition("others", 0), 0, 10)), (
         "records of unknown size count as large"
     )
 

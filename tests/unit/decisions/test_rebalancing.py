@@ -27,12 +27,12 @@ from etl.decide.group_assignment import (
     nudge_after_s,
     start_join,
 )
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
 TIMING = Timing(join_timeout_s=60, backoff_s=2, others_backoff_s=2)
 UNJOINED, JOINING = MemberState(), MemberState(Phase.JOINING, "ab")
 STABLE, LETTING_GO = MemberState(Phase.STABLE, "ab", 1), MemberState(Phase.LETTING_GO, "ab", 1)
-LOGS = [BrokerPartition("clicks", p) for p in range(4)]
+LOGS = [TopicPartition("clicks", p) for p in range(4)]
 
 
 @pytest.mark.parametrize(

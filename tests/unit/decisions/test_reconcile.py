@@ -17,7 +17,7 @@ from etl.decide.offsets import RESTORE, Ends
 from etl.decide.reconcile import reconcile
 from etl.decide.table_changes import is_told, reject_changes_by_others
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import CommitResult, Plan, PlanKind, Predecessor, RangeResult, StaleRows
 from etl.model.snapshot import (
     CommitMetadata,
@@ -56,7 +56,7 @@ ENDS: Ends = {A: 100, B: 100, C: 100}
 def stand(
     ledger: Ledger,
     table: Table | None,
-    committed: Mapping[BrokerPartition, Committed] = COMPLETE,
+    committed: Mapping[TopicPartition, Committed] = COMPLETE,
     on_offset_changed: OnOffsetChanged = OnOffsetChanged.FAIL,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
     ends: Ends = ENDS,
@@ -179,7 +179,7 @@ def test_for_a_plan_that_may_be_in_no_table_the_action_is_to_search_and_not_to_a
 def test_without_a_plan_and_without_a_commit_of_ours_it_is_the_first_run(
     table: Table | None,
     uid: str | None,
-    committed: Mapping[BrokerPartition, Committed],
+    committed: Mapping[TopicPartition, Committed],
 ) -> None:
     assert stand(Ledger(uid), table, committed) == FirstRun()
 
@@ -207,7 +207,7 @@ def test_without_a_plan_and_without_a_commit_of_ours_it_is_the_first_run(
     ],
 )
 def test_a_plan_that_the_table_does_not_hold_yet_is_replayed_word_for_word(
-    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed]
+    ledger: Ledger, table: Table | None, committed: Mapping[TopicPartition, Committed]
 ) -> None:
     assert ledger.newest
     assert stand(ledger, table, committed) == Replay(ledger.newest)
@@ -259,8 +259,8 @@ def test_a_plan_made_without_a_table_is_superseded_in_a_table_that_other_pipelin
 def test_of_a_plan_in_the_table_the_offsets_that_are_as_it_saw_them_are_to_be_committed(
     number: int,
     applied: bool,
-    committed: Mapping[BrokerPartition, Committed],
-    uncommitted: tuple[BrokerPartition, ...],
+    committed: Mapping[TopicPartition, Committed],
+    uncommitted: tuple[TopicPartition, ...],
 ) -> None:
     ledger = ledger_of(number, applied=applied)
     found = stand(ledger, table_of(number), committed)
@@ -268,7 +268,7 @@ def test_of_a_plan_in_the_table_the_offsets_that_are_as_it_saw_them_are_to_be_co
 
 
 @pytest.mark.parametrize(
-    ("log", "found"),
+    ("partition", "found"),
     [
         # the offset that the plan observed, written again: only the version differs
         (A, Committed(3, 2)),
@@ -280,12 +280,12 @@ def test_of_a_plan_in_the_table_the_offsets_that_are_as_it_saw_them_are_to_be_co
     ],
 )
 def test_an_unexpected_offset_was_moved_by_another_client(
-    log: BrokerPartition, found: Committed
+    partition: TopicPartition, found: Committed
 ) -> None:
     with pytest.raises(OffsetMoved) as caught:
-        stand(ledger_of(2), table_of(2), {**COMPLETE, log: found})
+        stand(ledger_of(2), table_of(2), {**COMPLETE, partition: found})
     assert caught.value.exit_code == 5
-    assert caught.value.where["partition"] == log.partition
+    assert caught.value.where["partition"] == partition.partition
     assert caught.value.where.get("offset") == found.offset
 
 
@@ -803,7 +803,7 @@ TABLES = st.none() | st.builds(
 def test_every_case_is_a_standing_or_a_decision_for_a_person(
     ledger: Ledger,
     table: Table | None,
-    committed: Mapping[BrokerPartition, Committed],
+    committed: Mapping[TopicPartition, Committed],
     on_offset_changed: OnOffsetChanged,
     ends: Ends,
 ) -> None:
@@ -828,7 +828,10 @@ def test_every_case_is_a_standing_or_a_decision_for_a_person(
         assert bit > number or (
             bit == number and ledger.newest is not None and state.plan.id != ledger.newest.id
         )
-        assert all(state.state.positions[log] >= position for log, position in POSITIONS.items())
+        assert all(
+            state.state.positions[partition] >= position
+            for partition, position in POSITIONS.items()
+        )
     else:
         assert isinstance(state, UpToDate)
         assert state.last == ledger.newest and bit == number
@@ -837,11 +840,11 @@ def test_every_case_is_a_standing_or_a_decision_for_a_person(
             or table.metadata.number != number
             or table.metadata.plan_id == state.last.id
         )
-        for log, position in POSITIONS.items():
-            assert state.positions[log] >= position or log in state.followed
-            found = committed.get(log, Committed())
+        for partition, position in POSITIONS.items():
+            assert state.positions[partition] >= position or partition in state.followed
+            found = committed.get(partition, Committed())
             assert (
-                found.offset == state.positions[log]
-                or (log in state.uncommitted and found == SEEN[log])
-                or log in state.not_followed
+                found.offset == state.positions[partition]
+                or (partition in state.uncommitted and found == SEEN[partition])
+                or partition in state.not_followed
             )

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from etl.audit.compare_rows import (
     BUCKET_OFFSETS,
-    AuditedLog,
+    AuditedPartition,
     Bucket,
     Expected,
-    LogFindings,
-    audit_log,
+    PartitionFindings,
+    audit_partition,
     replaced_expected,
 )
 from etl.decide.loaded_intervals import Span, fold, replace_span, spans_of, split_around
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 from tests.builders import plain_plan
 
-LOG, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 0, 1)
+LOG, PHYSICAL = TopicPartition("clicks", 0), TopicPartition("clicks", 0, 1)
 
 
 def buckets_of(offsets: Iterable[int]) -> list[Bucket]:
@@ -122,8 +122,8 @@ def histories(draw: st.DrawFn) -> History:
     return history
 
 
-def found(history: History, folded: int, table: set[int]) -> LogFindings:
-    return audit_log(AuditedLog(LOG), history.expected(folded), buckets_of(table))
+def found(history: History, folded: int, table: set[int]) -> PartitionFindings:
+    return audit_partition(AuditedPartition(LOG), history.expected(folded), buckets_of(table))
 
 
 @given(histories(), st.integers(0, 6))

@@ -10,12 +10,12 @@ import pytest
 from etl.decide.plan import plan_from, plan_next
 from etl.decide.table_rules import inherited_rows, topics_accepted, topics_to_check
 from etl.errors import NeedsDecision
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import HeldRows, Plan, RowsBefore
 from etl.model.snapshot import Acknowledgement, FirstRun, Ledger, Snapshot, Table
 from tests.builders import changed, plain_plan, plain_settings, plain_snapshot
 
-FIRST, SECOND = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+FIRST, SECOND = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 HELD = (HeldRows(FIRST, 0, 0, 100, 90), HeldRows(SECOND, 0, 40, 60, 20))
 TABLE = Table("t", 7, None, held=HELD)
 
@@ -35,8 +35,8 @@ def planned(snapshot: Snapshot) -> Plan:
     return plan
 
 
-def begins(plan: Plan) -> dict[BrokerPartition, int]:
-    return {r.log: r.from_offset for r in plan.ranges}
+def begins(plan: Plan) -> dict[TopicPartition, int]:
+    return {r.partition: r.from_offset for r in plan.ranges}
 
 
 def test_a_first_plan_over_rows_of_the_table_is_rejected_with_the_rows_and_the_actions() -> None:
@@ -77,7 +77,7 @@ def test_a_partition_starts_after_the_rows_if_the_groups_offset_is_there_and_not
             planned(snapshot)
         return
     plan = planned(snapshot)
-    assert {log: plan.loaded_until[log] for log in plan.loaded_until} == {
+    assert {partition: plan.loaded_until[partition] for partition in plan.loaded_until} == {
         FIRST: 200,
         SECOND: 200,
     } and not plan.incarnations

@@ -12,7 +12,7 @@ import pytest
 from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.set_offsets import Move, describe_moves, reject_loaded
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, PlanKind
 from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import offset_of
@@ -37,8 +37,8 @@ A, B, C = LOGS
 LATEST = settings_of(starting_offsets="latest")
 
 
-def rows_of(outside: Outside, log: BrokerPartition = A) -> list[int]:
-    return sorted(offset_of(place) for of, place in outside.rows().elements() if of == log)
+def rows_of(outside: Outside, partition: TopicPartition = A) -> list[int]:
+    return sorted(offset_of(place) for of, place in outside.rows().elements() if of == partition)
 
 
 def loaded(*ends: int) -> Outside:
@@ -206,7 +206,7 @@ def test_an_offset_that_is_set_twice_before_a_run_reports_the_skipped_offsets_on
     assert plan and plan.number == 2 and plan.loaded_until[B] == 5
     run(outside)
     reported = [
-        (loss.from_offset, loss.until_offset) for _, loss in outside.losses if loss.log == A
+        (loss.from_offset, loss.until_offset) for _, loss in outside.losses if loss.partition == A
     ]
     assert reported == lost and rows_of(outside, B) == [*range(3), *range(5, 9)]
     assert sorted(
@@ -268,7 +268,11 @@ def test_a_crash_at_any_moment_of_setting_an_offset_or_of_the_next_run_loses_and
     assert len(set(rows_of(outside))) == len(rows_of(outside))
     run(outside, LATEST)
     assert rows_of(outside) == list(range(4, 15)) and rows_of(outside, B) == [1, 2]
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {A: 15, B: 3, C: 4}
+    assert {partition: offset for partition, (offset, _) in outside.offsets.items()} == {
+        A: 15,
+        B: 3,
+        C: 4,
+    }
 
 
 def test_our_own_offset_is_set_where_another_client_moved_it_and_runs_would_follow() -> None:
@@ -307,16 +311,18 @@ def test_byte_positions_are_set_where_a_message_begins_and_nowhere_else() -> Non
     outside = physical_outside_of(4, 2, 2)
     settings = settings_for(outside)
     run(outside)
-    log, end = PHYSICAL_LOGS[0], outside.logs[PHYSICAL_LOGS[0]].end
-    outside.logs[log].grow(3)
+    partition, end = PHYSICAL_LOGS[0], outside.logs[PHYSICAL_LOGS[0]].end
+    outside.logs[partition].grow(3)
     with pytest.raises(SettingsError, match="No message begins"):
         set_to(outside, settings, a=end + 1)
-    plan = set_to(outside, settings, a=outside.logs[log].end)
-    assert plan and plan.losses.lost == (Loss(log, end, outside.logs[log].end, LossReason.SKIPPED),)
+    plan = set_to(outside, settings, a=outside.logs[partition].end)
+    assert plan and plan.losses.lost == (
+        Loss(partition, end, outside.logs[partition].end, LossReason.SKIPPED),
+    )
     run(outside)
     assert (
-        outside.offsets[log][0] == outside.logs[log].end
-        and "bytes are skipped" in describe_moves([Move(log, 0, 31)])[0]
+        outside.offsets[partition][0] == outside.logs[partition].end
+        and "bytes are skipped" in describe_moves([Move(partition, 0, 31)])[0]
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from etl.decide.offsets import timestamps_to_look_up
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, PartitionOffsets
+from etl.model.partitions import NOTHING_COMMITTED, Committed, PartitionOffsets, TopicPartition
 from etl.model.plans import Plan
 from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
@@ -48,15 +48,15 @@ def without_a_leader(*, later: dict[int, int], **source: Any) -> tuple[Outside, 
     return outside, settings_of(on_no_leader="skip", **source)
 
 
-def its_rows(outside: Outside, log: BrokerPartition = LOGS[0]) -> list[int]:
-    return sorted(offset_of(place) for found, place in outside.rows() if found == log)
+def its_rows(outside: Outside, partition: TopicPartition = LOGS[0]) -> list[int]:
+    return sorted(offset_of(place) for found, place in outside.rows() if found == partition)
 
 
 def leads_again(
-    outside: Outside, log: BrokerPartition = LOGS[0], *, later: tuple[int, ...] = ()
+    outside: Outside, partition: TopicPartition = LOGS[0], *, later: tuple[int, ...] = ()
 ) -> None:
     """The partition has a leader again, and more records, at those milliseconds."""
-    found = outside.logs[log]
+    found = outside.logs[partition]
     found.has_leader = True
     found.later |= dict(enumerate(later, start=found.end))
     found.end += len(later)
@@ -124,7 +124,7 @@ def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_i
 
 # -- a topic of which the first run could read no partition
 
-UNREAD = BrokerPartition("clicks-2", 0)
+UNREAD = TopicPartition("clicks-2", 0)
 UNREAD_SOURCE: dict[str, Any] = {"new_topics_starting_offsets": "latest", "on_no_leader": "skip"}
 
 
@@ -194,12 +194,12 @@ def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:
 
 def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
     outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
-    for log in LOGS:
-        outside.logs[log].has_leader = False
+    for partition in LOGS:
+        outside.logs[partition].has_leader = False
     assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.OFFSETS_STORED]
     assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
-    for log in LOGS:
-        leads_again(outside, log)
+    for partition in LOGS:
+        leads_again(outside, partition)
     run(outside, settings)
     assert outside.rows() == {(LOGS[0], 5): 1}
 
@@ -210,7 +210,7 @@ def test_a_new_topic_starts_at_the_latest_offset_also_if_it_had_no_leader_at_fir
         settings_of(on_no_leader="skip", new_topics_starting_offsets="latest"),
     )
     run(outside, settings)
-    new, later = BrokerPartition("clicks-2", 0), BrokerPartition("clicks-2", 1)
+    new, later = TopicPartition("clicks-2", 0), TopicPartition("clicks-2", 1)
     outside.logs[new] = FakeLog(4, has_leader=False)
     run(outside, settings)
     leads_again(outside, new, later=(FIRST_RUN_MS + 10,))
@@ -322,19 +322,19 @@ def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_time
     )
     assert pending_offsets_of(still_left) == {A: 7}, "decided once"
     read = planned(snapshot_of({A: (0, 9), B: (0, 5)}), state, SKIP)
-    assert [(r.log, r.from_offset, r.until_offset) for r in read.ranges] == [(A, 7, 9)]
+    assert [(r.partition, r.from_offset, r.until_offset) for r in read.ranges] == [(A, 7, 9)]
     assert (pending_starts_of(read), pending_offsets_of(read)) == ({}, {})
     truncated = planned(snapshot_of({A: (0, 4), B: (0, 6)}), state, SKIP)
     assert truncated.loaded_until[A] == 4
 
 
 def test_offsets_at_a_time_are_requested_only_for_logs_that_start_at_one() -> None:
-    first, logs = plan_settings(starting_offsets=AT_NOON), [A, B, OTHER]
+    first, partitions = plan_settings(starting_offsets=AT_NOON), [A, B, OTHER]
     assert timestamps_to_look_up([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
     assert timestamps_to_look_up([A, OTHER], None, SKIP, {}) == {}
     at_the_moment = kept_after_a_first_run(starting_offsets="latest")
-    assert timestamps_to_look_up(logs, at_the_moment, first, {}) == {A: NOW_MS}
-    assert timestamps_to_look_up(logs, kept_after_a_first_run(), first, {}) == {}
+    assert timestamps_to_look_up(partitions, at_the_moment, first, {}) == {A: NOW_MS}
+    assert timestamps_to_look_up(partitions, kept_after_a_first_run(), first, {}) == {}
 
 
 def test_for_a_log_with_a_committed_offset_no_offset_at_a_time_is_requested() -> None:

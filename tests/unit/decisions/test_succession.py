@@ -24,7 +24,7 @@ from etl.decide.plan_replacement import replacement_plan
 from etl.decide.reconcile import where_we_stand
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Plan, PlanKind, Predecessor
 from etl.model.snapshot import (
     CommitMetadata,
@@ -105,34 +105,34 @@ def reject_doubled(outside: Outside) -> None:
     again.
     """
     there = {
-        (log, offset)
-        for log, found in outside.logs.items()
-        for offset in range(ENDED[log], found.end)
+        (partition, offset)
+        for partition, found in outside.logs.items()
+        for offset in range(ENDED[partition], found.end)
     }
     assert outside.rows() == dict.fromkeys(there, 1)
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {
-        log: found.end for log, found in outside.logs.items()
+    assert {partition: offset for partition, (offset, _) in outside.offsets.items()} == {
+        partition: found.end for partition, found in outside.logs.items()
     }
 
 
 def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> None:
-    late = BrokerPartition("clicks-late", 0)
+    late = TopicPartition("clicks-late", 0)
     outside = loaded_by_another(
         6, 6, 6, other=old_pipeline(pending_starts={late: 1_700_000_000_000})
     )
     outside.logs[late] = FakeLog(4, later={3: 1_700_000_000_000})
     run(ruled(outside))
-    assert [offset for log, offset in outside.rows() if log == late] == [3]
+    assert [offset for partition, offset in outside.rows() if partition == late] == [3]
 
 
 def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> (
     None
 ):
-    late = BrokerPartition("clicks-late", 0)
+    late = TopicPartition("clicks-late", 0)
     outside = loaded_by_another(6, 6, 6)
     outside.logs[late] = FakeLog(4)
     run(ruled(outside), settings_of(new_topics_starting_offsets="latest"))
-    assert sum(log == late for log, _ in outside.rows()) == 4
+    assert sum(partition == late for partition, _ in outside.rows()) == 4
 
 
 # -- a topic that another pipeline has loaded
@@ -165,7 +165,7 @@ def test_neither_another_cluster_nor_another_name_makes_a_topic_another_one(app_
 
 
 def test_two_pipelines_with_topics_of_their_own_share_a_table() -> None:
-    outside = loaded_by_another(6, 6, 6, other=old_pipeline({BrokerPartition("orders", 0): 7}))
+    outside = loaded_by_another(6, 6, 6, other=old_pipeline({TopicPartition("orders", 0): 7}))
     assert outcomes(run(outside)) == [Outcome.INGESTED]
 
 
@@ -175,7 +175,7 @@ def test_a_topic_added_later_is_requested_too_and_known_ones_are_not() -> None:
     outside.others = (old_pipeline(),)
     grow(outside, 1, 1, 1)
     assert outcomes(run(outside)) == [Outcome.INGESTED]
-    late = BrokerPartition("clicks-late", 0)
+    late = TopicPartition("clicks-late", 0)
     outside.others = (old_pipeline({late: 2}),)
     outside.logs[late] = replace(outside.logs[LOGS[0]])
     with pytest.raises(LedgersDisagree, match="has loaded this topic"):
@@ -371,7 +371,7 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
 
 
 def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
-    orders = BrokerPartition("orders", 0)
+    orders = TopicPartition("orders", 0)
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))
     assert (
         predecessor_of(old_pipeline({**ENDED, orders: 7}), {}, snapshot, SETTINGS).positions
@@ -426,13 +426,13 @@ def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
 def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record() -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     run(outside)
-    late = BrokerPartition("clicks", 3)
+    late = TopicPartition("clicks", 3)
     outside.logs[late] = replace(outside.logs[LOGS[0]], end=2)
     snapshot = snapshot_of(outside)
     state = where_we_stand(snapshot, settings_of())
     assert isinstance(state, UpToDate)
     plan = plan_next(snapshot, state, SETTINGS, uid="uid1", now_ms=3)
-    assert plan is not None and [(r.log, r.from_offset) for r in plan.ranges] == [(late, 0)]
+    assert plan is not None and [(r.partition, r.from_offset) for r in plan.ranges] == [(late, 0)]
 
 
 # -- taking over more than one
@@ -455,7 +455,7 @@ def test_an_heir_inherits_the_others_inheritance_and_continues() -> None:
 
 
 def test_a_topic_that_stayed_with_a_pipeline_that_was_taken_over_is_still_its_own() -> None:
-    late = BrokerPartition("clicks-late", 0)
+    late = TopicPartition("clicks-late", 0)
     outside = ruled(loaded_by_another(6, 6, 6))
     outside.others = (old_pipeline({**ENDED, late: 2}),)
     outside.logs[late] = replace(outside.logs[LOGS[0]])
@@ -465,7 +465,7 @@ def test_a_topic_that_stayed_with_a_pipeline_that_was_taken_over_is_still_its_ow
 
 
 def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> None:
-    orders = BrokerPartition("clicks-orders", 0)
+    orders = TopicPartition("clicks-orders", 0)
     second = replace(old_pipeline({orders: 2}), app_id=OLDEST, number=7)
     outside = ruled(loaded_by_another(6, 6, 6))
     outside.logs[orders] = replace(outside.logs[LOGS[0]], end=6)
@@ -478,7 +478,9 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
     outside.plans[1] = render_plan(plan)
     run(outside)
     there = {
-        (log, offset) for log, start in plan.loaded_until.items() for offset in range(start, 6)
+        (partition, offset)
+        for partition, start in plan.loaded_until.items()
+        for offset in range(start, 6)
     }
     assert outside.rows() == dict.fromkeys(there, 1)
 
@@ -500,7 +502,7 @@ def replace_lives(state: PipelineState) -> PipelineState:
 
 
 def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_over() -> None:
-    whole = {log: [(int(log == LOGS[0]), 0, 5)] for log in LOGS}
+    whole = {partition: [(int(partition == LOGS[0]), 0, 5)] for partition in LOGS}
     merging(whole, whole)
     with pytest.raises(
         NeedsDecision,
@@ -557,7 +559,7 @@ def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
     seen = snapshot_of(outside)
     assert seen.table
     snapshot = replace(seen, table=replace(seen.table, transaction_version=5, metadata=None))
-    until = {log: (life, 7) for log, life in zip(LOGS, lives or (0, 0, 0))}
+    until = {partition: (life, 7) for partition, life in zip(LOGS, lives or (0, 0, 0))}
     taken = predecessor_of(OtherPipeline(APP_ID, 5), until, snapshot, SETTINGS)
     state = state_of_itself(snapshot, SETTINGS)
     assert state is None

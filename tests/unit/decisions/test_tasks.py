@@ -16,128 +16,137 @@ from etl.decide.tasks import (
     split_range,
     split_ranges,
 )
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.settings.sections import LimitsSettings
 from tests.fakes.planning import BROKER, CAPS, COSTS, EXTENTS, TURNS, A, B
 
 
 def read_by(
-    stops: Mapping[BrokerPartition, int], logs: Mapping[BrokerPartition, tuple[int, int]]
-) -> dict[BrokerPartition, int]:
-    return {log: stops[log] - start for log, (start, _) in logs.items()}
+    stops: Mapping[TopicPartition, int], partitions: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, int]:
+    return {partition: stops[partition] - start for partition, (start, _) in partitions.items()}
 
 
 @given(EXTENTS, COSTS, CAPS, st.none() | st.integers(1, 100_000), TURNS)
 def test_caps_are_kept_but_for_one_record_that_is_larger(
-    logs: dict[BrokerPartition, tuple[int, int]],
-    costs: dict[BrokerPartition, float],
+    partitions: dict[TopicPartition, tuple[int, int]],
+    costs: dict[TopicPartition, float],
     records: int | None,
     size: int | None,
     turn: int,
 ) -> None:
     given_ = read_by(
         divide_caps(
-            logs, costs, LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size), turn
+            partitions,
+            costs,
+            LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size),
+            turn,
         ),
-        logs,
+        partitions,
     )
-    assert all(0 <= count <= logs[log][1] - logs[log][0] for log, count in given_.items())
+    assert all(
+        0 <= count <= partitions[partition][1] - partitions[partition][0]
+        for partition, count in given_.items()
+    )
     if records is not None:
         assert sum(given_.values()) <= records
     if size is not None:
         total = sum(
-            count * costs.get(log, ASSUMED_BYTES_PER_OFFSET) for log, count in given_.items()
+            count * costs.get(partition, ASSUMED_BYTES_PER_OFFSET)
+            for partition, count in given_.items()
         )
         assert total <= size * (1 + 1e-9) or sum(given_.values()) == 1
-    if any(end > start for start, end in logs.values()):
+    if any(end > start for start, end in partitions.values()):
         assert sum(given_.values()) > 0
 
 
 @given(EXTENTS, COSTS, TURNS)
 def test_without_caps_everything_is_read(
-    logs: dict[BrokerPartition, tuple[int, int]],
-    costs: dict[BrokerPartition, float],
+    partitions: dict[TopicPartition, tuple[int, int]],
+    costs: dict[TopicPartition, float],
     turn: int,
 ) -> None:
-    assert divide_caps(logs, costs, LimitsSettings(), turn) == {
-        log: end for log, (_, end) in logs.items()
+    assert divide_caps(partitions, costs, LimitsSettings(), turn) == {
+        partition: end for partition, (_, end) in partitions.items()
     }
 
 
 @given(EXTENTS, st.integers(1, 400), TURNS)
 def test_a_cap_of_records_is_used_up_and_shared_evenly(
-    logs: dict[BrokerPartition, tuple[int, int]], records: int, turn: int
+    partitions: dict[TopicPartition, tuple[int, int]], records: int, turn: int
 ) -> None:
     given_ = read_by(
-        divide_caps(logs, {}, LimitsSettings(max_records_per_plan=records), turn), logs
+        divide_caps(partitions, {}, LimitsSettings(max_records_per_plan=records), turn), partitions
     )
-    wanted = {log: end - start for log, (start, end) in logs.items()}
+    wanted = {partition: end - start for partition, (start, end) in partitions.items()}
     assert sum(given_.values()) == min(records, sum(wanted.values()))
-    short = [given_[log] for log in logs if given_[log] < wanted[log]]
+    short = [given_[partition] for partition in partitions if given_[partition] < wanted[partition]]
     assert not short or max(given_.values()) <= min(short) + 1
 
 
 @given(EXTENTS, st.integers(1, 400), st.integers(0, 100), TURNS)
 def test_a_larger_cap_of_records_covers_no_log_less(
-    logs: dict[BrokerPartition, tuple[int, int]],
+    partitions: dict[TopicPartition, tuple[int, int]],
     records: int,
     more: int,
     turn: int,
 ) -> None:
     less_, more_ = (
-        divide_caps(logs, {}, LimitsSettings(max_records_per_plan=cap), turn)
+        divide_caps(partitions, {}, LimitsSettings(max_records_per_plan=cap), turn)
         for cap in (records, records + more)
     )
-    assert all(less_[log] <= more_[log] for log in logs)
+    assert all(less_[partition] <= more_[partition] for partition in partitions)
 
 
 @given(EXTENTS, COSTS, st.integers(1, 100_000), st.integers(0, 10_000), TURNS)
 def test_a_larger_cap_of_bytes_takes_at_most_the_odd_offset_from_a_log(
-    logs: dict[BrokerPartition, tuple[int, int]],
-    costs: dict[BrokerPartition, float],
+    partitions: dict[TopicPartition, tuple[int, int]],
+    costs: dict[TopicPartition, float],
     size: int,
     more: int,
     turn: int,
 ) -> None:
     less_, more_ = (
-        divide_caps(logs, costs, LimitsSettings(max_bytes_per_plan=cap), turn)
+        divide_caps(partitions, costs, LimitsSettings(max_bytes_per_plan=cap), turn)
         for cap in (size, size + more)
     )
-    assert all(less_[log] <= more_[log] + 1 for log in logs)
+    assert all(less_[partition] <= more_[partition] + 1 for partition in partitions)
 
 
 @given(EXTENTS, COSTS, CAPS, st.none() | st.integers(1, 5000), TURNS)
 def test_no_log_starves_over_as_many_turns_as_there_are_logs(
-    logs: dict[BrokerPartition, tuple[int, int]],
-    costs: dict[BrokerPartition, float],
+    partitions: dict[TopicPartition, tuple[int, int]],
+    costs: dict[TopicPartition, float],
     records: int | None,
     size: int | None,
     turn: int,
 ) -> None:
     """The others grow as fast as they are read, which would starve a partition."""
     limits = LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size)
-    read = dict.fromkeys(logs, 0)
-    for now in range(turn, turn + len(logs)):
-        for log, count in read_by(divide_caps(logs, costs, limits, now), logs).items():
-            read[log] += count
-    assert all(read[log] for log, (start, end) in logs.items() if end > start)
+    read = dict.fromkeys(partitions, 0)
+    for now in range(turn, turn + len(partitions)):
+        for partition, count in read_by(
+            divide_caps(partitions, costs, limits, now), partitions
+        ).items():
+            read[partition] += count
+    assert all(read[partition] for partition, (start, end) in partitions.items() if end > start)
 
 
 def test_a_log_with_large_records_is_read_in_turn_with_one_of_small_records() -> None:
-    logs, costs, limits = (
+    partitions, costs, limits = (
         {A: (0, 10), B: (0, 10**6)},
         {A: 1000.0, B: 1.0},
         LimitsSettings(max_bytes_per_plan=500),
     )
-    assert divide_caps(logs, costs, limits, turn=1) == {A: 0, B: 251}
-    assert divide_caps(logs, costs, limits, turn=2) == {A: 1, B: 0}
+    assert divide_caps(partitions, costs, limits, turn=1) == {A: 0, B: 251}
+    assert divide_caps(partitions, costs, limits, turn=2) == {A: 1, B: 0}
 
 
 def test_both_caps_hold_together() -> None:
-    logs = {A: (0, 100), B: (0, 100)}
+    partitions = {A: (0, 100), B: (0, 100)}
     assert divide_caps(
-        logs,
+        partitions,
         {A: 10.0, B: 10.0},
         LimitsSettings(max_records_per_plan=50, max_bytes_per_plan=200),
         turn=2,
@@ -154,7 +163,8 @@ def test_the_pieces_of_a_range_are_the_range(
         offset for piece in pieces for offset in range(piece.from_offset, piece.until_offset)
     ] == list(range(start, start + size))
     assert all(
-        piece.size and (piece.log, piece.leader) == (whole.log, whole.leader) for piece in pieces
+        piece.size and (piece.partition, piece.leader) == (whole.partition, whole.leader)
+        for piece in pieces
     )
 
 
@@ -172,7 +182,7 @@ def test_packing_puts_each_range_into_one_task_and_combines_leaders_only_below_t
 ) -> None:
     ranges = [
         OffsetRange(
-            BrokerPartition("clicks", i % 6),
+            TopicPartition("clicks", i % 6),
             0,
             size,
             None if leader is None else Leader(Broker(leader, "h", 1)),
@@ -180,7 +190,7 @@ def test_packing_puts_each_range_into_one_task_and_combines_leaders_only_below_t
         for i, (size, leader) in enumerate(sizes)
     ]
     tasks = pack_tasks(
-        ranges, {BrokerPartition("clicks", p): cost for p in range(6)}, target, parallelism
+        ranges, {TopicPartition("clicks", p): cost for p in range(6)}, target, parallelism
     )
     assert sorted(i for task in tasks for i in task) == list(range(len(ranges)))
     several = [task for task in tasks if len({ranges[i].leader for i in task}) > 1]
@@ -196,7 +206,7 @@ def test_a_little_from_many_leaders_is_as_many_tasks_as_work_at_once_however_man
 ) -> None:
     """Each is a file of the table, and a start of Spark's."""
     ranges = [
-        OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % leaders, "h", 1)))
+        OffsetRange(TopicPartition("clicks", p), 0, 10, Leader(Broker(p % leaders, "h", 1)))
         for p in range(leaders * partitions)
     ]
     assert (
@@ -208,26 +218,26 @@ def test_a_little_from_many_leaders_is_as_many_tasks_as_work_at_once_however_man
 def test_much_from_one_leader_stays_apart_from_the_little_that_others_lead() -> None:
     sizes = (2**18, 10, 10, 10)
     ranges = [
-        OffsetRange(BrokerPartition("clicks", p), 0, size, Leader(Broker(p, "h", 1)))
+        OffsetRange(TopicPartition("clicks", p), 0, size, Leader(Broker(p, "h", 1)))
         for p, size in enumerate(sizes)
     ]
     assert pack_tasks(ranges, {}, 2**28, parallelism=2) == ((0,), (1, 2, 3))
 
 
 def test_small_ranges_are_packed_so_that_all_workers_have_something() -> None:
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(BROKER)) for p in range(8)]
+    ranges = [OffsetRange(TopicPartition("clicks", p), 0, 10, Leader(BROKER)) for p in range(8)]
     tasks = pack_tasks(ranges, {}, 2**28, parallelism=4)
     assert sorted(map(len, tasks)) == [2, 2, 2, 2]
 
 
 def test_large_ranges_get_tasks_of_their_own() -> None:
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 2**18, Leader(BROKER)) for p in range(4)]
+    ranges = [OffsetRange(TopicPartition("clicks", p), 0, 2**18, Leader(BROKER)) for p in range(4)]
     assert len(pack_tasks(ranges, {}, 2**28, parallelism=1)) == 4
 
 
 def test_ranges_of_two_leaders_that_are_worth_a_task_do_not_share_one() -> None:
     ranges = [
-        OffsetRange(BrokerPartition("clicks", p), 0, 4096, Leader(Broker(p % 2, "h", 1)))
+        OffsetRange(TopicPartition("clicks", p), 0, 4096, Leader(Broker(p % 2, "h", 1)))
         for p in range(4)
     ]
     assert pack_tasks(ranges, {}, 2**28, parallelism=1) == ((0, 2), (1, 3))
@@ -249,16 +259,16 @@ def test_a_run_uses_as_many_tasks_as_work_at_once_where_there_is_enough_to_read(
 ) -> None:
     cost = 2.0**20
     wholes = [
-        OffsetRange(BrokerPartition("clicks", i), 0, size, Leader(Broker(leader, "h", 1)))
+        OffsetRange(TopicPartition("clicks", i), 0, size, Leader(Broker(leader, "h", 1)))
         for i, (size, leader) in enumerate(sizes)
     ]
-    costs = {r.log: cost for r in wholes}
+    costs = {r.partition: cost for r in wholes}
     cut = split_ranges(wholes, costs, target, parallelism)
     tasks = pack_tasks(cut, costs, target, parallelism)
     enough = sum(size for size, _ in sizes) * cost >= parallelism * LEAST_TASK_BYTES
     assert len(tasks) >= parallelism or not enough
     for whole in wholes:
-        pieces = [r for r in cut if r.log == whole.log]
+        pieces = [r for r in cut if r.partition == whole.partition]
         assert [offset for r in pieces for offset in range(r.from_offset, r.until_offset)] == list(
             range(whole.size)
         )

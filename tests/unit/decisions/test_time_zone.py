@@ -18,12 +18,12 @@ from etl.decide.table_storage import (
     time_zone_of,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Ledger
 from tests.builders import changed, plain_plan, plain_snapshot
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 HERE = plain_snapshot({LOG: (0, 100)}, time_zone="Asia/Tokyo")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from etl.demo.story import SOURCES, TOPIC, click_messages, conf_of
 from etl.kafka.request_values import EntryLayout, FetchedPartition
-from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation
+from etl.model.partitions import BrokerFamily, Isolation, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
 from etl.reader.fetch_options import FetchOptions
@@ -53,8 +53,8 @@ def test_every_family_has_its_demo() -> None:
 
 def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
     """The number of each event, and its place in its entry."""
-    log = BrokerPartition("clicks", partition, 0)
-    whole = OffsetRange(log, 0, len(messages))
+    topic_partition = TopicPartition("clicks", partition, 0)
+    whole = OffsetRange(topic_partition, 0, len(messages))
     cursor = Cursor(
         whole,
         FetchOptions(
@@ -85,18 +85,20 @@ def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
 
 
 def test_events_come_once_each_in_sets_of_both_kinds_on_every_partition() -> None:
-    logs = [b""] * 4
+    partitions = [b""] * 4
     for partition, messages in click_messages(100, 1_010, partitions=4, messages_per_set=50):
-        logs[partition] += messages
+        partitions[partition] += messages
     found = [
-        event for partition, messages in enumerate(logs) for event in events_of(messages, partition)
+        event
+        for partition, messages in enumerate(partitions)
+        for event in events_of(messages, partition)
     ]
     assert sorted(number for number, _ in found) == list(range(100, 1_110))
     assert Counter(index > 0 for _, index in found)[True] > 300, (
         "messages after the first one of a gzipped set"
     )
     assert all(
-        len(events_of(messages, partition)) >= 200 for partition, messages in enumerate(logs)
+        len(events_of(messages, partition)) >= 200 for partition, messages in enumerate(partitions)
     )
 
 

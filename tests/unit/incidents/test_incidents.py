@@ -101,7 +101,7 @@ def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_num
     decided = decide(incident.looks[0], incident.settings, incident.plans[0].created_at_ms)
     assert decided.action is Action.SUPERSEDE and decided.plan
     assert [
-        (loss.log.partition, loss.from_offset, loss.until_offset)
+        (loss.partition.partition, loss.from_offset, loss.until_offset)
         for loss in decided.plan.losses.lost
     ] == [(0, 5000, 6200)]
     assert decided_as_then(incident) == ["plan 2", "up_to_date"]
@@ -164,7 +164,7 @@ def test_in_a_report_each_range_is_a_line_for_people() -> None:
         json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]
     ]
     assert report.plan and [(r["partition"], r["until"]) for r in reported_value] == [
-        (r.log.partition, r.until_offset) for r in report.plan.ranges
+        (r.partition.partition, r.until_offset) for r in report.plan.ranges
     ]
 
 

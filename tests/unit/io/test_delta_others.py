@@ -24,7 +24,7 @@ from etl.io.delta.loaded_plans import (
     read_table,
     with_others,
 )
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Predecessor, TableExpectation
 from etl.model.snapshot import ForeignCommit, OtherPipeline, Table
 from tests.builders import changed
@@ -217,4 +217,4 @@ def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_th
 
 
 def test_the_loads_of_a_pipeline_are_read_from_its_plans(table: Path) -> None:
-    assert loaded_by(str(table), OLD) == {BrokerPartition("clicks", 0): [(0, 0, 2), (0, 0, 1)]}
+    assert loaded_by(str(table), OLD) == {TopicPartition("clicks", 0): [(0, 0, 2), (0, 0, 1)]}

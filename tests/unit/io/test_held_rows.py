@@ -13,10 +13,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.errors import NeedsDecision
 from etl.io.delta.offsets_of_rows import held_rows, unaccounted_rows
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import HeldRows
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 def rows(*of: tuple[str | None, int | None, int | None], **more: Sequence[Any]) -> pyarrow.Table:
@@ -46,11 +46,11 @@ def unreadable(path: Path) -> None:
 
 
 def without_statistics(path: Path) -> None:
-    for log in path.glob("_delta_log/*.json"):
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for partition in path.glob("_delta_log/*.json"):
+        lines = [json.loads(line) for line in partition.read_text().splitlines()]
         for line in lines:
             line.get("add", {}).pop("stats", None)
-        log.write_text("\n".join(map(json.dumps, lines)))
+        partition.write_text("\n".join(map(json.dumps, lines)))
 
 
 def test_files_of_other_topics_or_of_one_partition_are_known_by_statistics_alone(
@@ -69,7 +69,7 @@ def test_files_of_several_partitions_are_read_and_rows_that_name_no_record_are_l
     nameless = ((None, 0, 3), ("clicks", None, 4), ("clicks", 0, None))
     written(tmp_path, rows(("clicks", 0, 5), ("clicks", 1, 7), ("views", 0, 1), *nameless))
     written(tmp_path, rows(("clicks", -1, 5), ("a", 0, -5), ("clicks", 0, 6)))
-    other = HeldRows(BrokerPartition("clicks", 1), 0, 7, 8, 1)
+    other = HeldRows(TopicPartition("clicks", 1), 0, 7, 8, 1)
     assert of_clicks(tmp_path) == [HeldRows(LOG, 0, 5, 7, 2), other]
 
 
@@ -134,5 +134,5 @@ def test_rows_of_all_topics_are_found_in_one_look_and_of_no_topic_none(tmp_path:
     written(tmp_path, rows(("clicks", 0, 5), ("views", 3, 9)))
     table = DeltaTable(str(tmp_path))
     found = held_rows(table, str(tmp_path), {"clicks", "views", "absent"}, physical=False)
-    assert [one.log for one in found] == [LOG, BrokerPartition("views", 3)]
+    assert [one.partition for one in found] == [LOG, TopicPartition("views", 3)]
     assert held_rows(table, str(tmp_path), (), physical=False) == ()

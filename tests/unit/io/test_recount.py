@@ -19,10 +19,10 @@ from pyarrow import parquet
 from etl.decide.loaded_intervals import interval_of
 from etl.errors import TableUnreachable
 from etl.io.delta.recover_results import Recount, recount, recount_commit
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import NOT_COUNTED, OffsetRange, RangeResult
 
-CLICKS, VIEWS = BrokerPartition("clicks", 0), BrokerPartition("views", 1)
+CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 1)
 RANGES = (OffsetRange(CLICKS, 0, 6), OffsetRange(VIEWS, 10, 12), OffsetRange(CLICKS, 6, 8))
 ROWS = [("clicks", 0, offset) for offset in (0, 1, 4, 5, 6, 7)] + [
     ("views", 1, 10),
@@ -210,7 +210,7 @@ def test_a_receipt_keeps_as_many_gaps_as_it_may(path: str) -> None:
     assert (receipt.gaps, receipt.gaps_complete) == (((0, 1),), False)
 
 
-ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
+ONE, TWO = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
 OF_BYTES = (OffsetRange(ONE, 0, 120), OffsetRange(ONE, 120, 200), OffsetRange(TWO, 0, 300))
 MESSAGES = [
     (1, 0, 0),

@@ -11,9 +11,9 @@ import pytest
 from etl.errors import BrokerError, BrokerRefusal, Meaning
 from etl.io.brokers.partition_ends import read_fingerprints
 from etl.kafka.request_values import FetchTarget, ListedOffset
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 
-LOG = BrokerPartition("clicks", 0, 1)
+LOG = TopicPartition("clicks", 0, 1)
 LEADER = Leader(Broker(1, "a", 9092, "jafka"), None)
 OUT_OF_RANGE = BrokerRefusal(
     1, "OffsetOutOfRange", False, BrokerError, "Check it", Meaning.OUT_OF_RANGE
@@ -33,8 +33,8 @@ class ExpiredLeader:
         return SimpleNamespace(
             partitions=[
                 SimpleNamespace(
-                    topic=target.log.topic,
-                    partition=target.log.partition,
+                    topic=target.partition.topic,
+                    partition=target.partition.partition,
                     refusal=OUT_OF_RANGE,
                     records=b"",
                 )
@@ -43,11 +43,11 @@ class ExpiredLeader:
         )
 
     def list_offsets(
-        self, times: Mapping[BrokerPartition, int]
-    ) -> dict[BrokerPartition, ListedOffset]:
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset]:
         return dict.fromkeys(times, self._start)
 
-    def request_leaders(self, leaders: Mapping[BrokerPartition, Leader], ask: Any) -> list[Any]:
+    def request_leaders(self, leaders: Mapping[TopicPartition, Leader], ask: Any) -> list[Any]:
         return [ask(self, leaders.keys())]
 
 

@@ -12,11 +12,11 @@ from etl.errors import NotOurTable, SettingsError
 from etl.io.delta import append
 from etl.io.delta.append import ArrowWriter, Chosen, EmptyCommit, SparkWriter
 from etl.model.columns import arrow_schema
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from tests.builders import plain_plan, plain_settings
 
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 RANGES = (OffsetRange(LOG, 0, 10),)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from tests.builders import changed
 from tests.fakes.ledgers import COMPLETE, A, B, C, plan_of
 
@@ -12,11 +12,13 @@ def test_a_plan_moves_the_offsets_that_are_not_at_its_positions_and_no_others() 
 
 
 def test_an_offset_moved_by_the_plan_has_its_end_and_the_next_znode_version() -> None:
-    assert {log: plan_of(1).moved(log) for log in (A, B)} == {log: COMPLETE[log] for log in (A, B)}
+    assert {partition: plan_of(1).moved(partition) for partition in (A, B)} == {
+        partition: COMPLETE[partition] for partition in (A, B)
+    }
 
 
 def test_offsets_are_moved_in_the_order_of_their_logs() -> None:
-    last = BrokerPartition("clicks", 9)
+    last = TopicPartition("clicks", 9)
     plan = plan_of(1)
     plan = changed(
         plan,

@@ -30,11 +30,11 @@ from etl.kafka.request_values import (
     Subscription,
 )
 from etl.kafka.versions import Api
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from tests.fuzz import seeds
 from tests.groups.answers import plain_answer
 
-LOGS = frozenset({BrokerPartition("a", 0), BrokerPartition("a", 2), BrokerPartition("b", 1)})
+LOGS = frozenset({TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)})
 WANTED = JoinRequest(
     "g",
     "m-1",

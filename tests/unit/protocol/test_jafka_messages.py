@@ -33,9 +33,9 @@ from etl.kafka.request_values import (
     ListedOffset,
     OffsetsCommit,
 )
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 
-DEMO = BrokerPartition("demo", 0, 3)
+DEMO = TopicPartition("demo", 0, 3)
 DIALECT = JafkaProtocol("b:9092")
 
 
@@ -61,8 +61,12 @@ def records(answer: FetchAnswer) -> list[tuple[bytes, str | None]]:
     ]
 
 
-def list_offsets(time: int, *logs: BrokerPartition) -> Request[dict[BrokerPartition, ListedOffset]]:
-    return DIALECT.list_offsets(dict.fromkeys(logs or (DEMO,), time), Isolation.READ_COMMITTED, {})
+def list_offsets(
+    time: int, *partitions: TopicPartition
+) -> Request[dict[TopicPartition, ListedOffset]]:
+    return DIALECT.list_offsets(
+        dict.fromkeys(partitions or (DEMO,), time), Isolation.READ_COMMITTED, {}
+    )
 
 
 def test_a_topic_is_deleted_and_a_wrong_password_refused() -> None:
@@ -136,9 +140,12 @@ def test_a_negative_size_is_never_sent_because_its_answer_would_have_no_end() ->
 def test_the_response_is_bounded_by_the_request_since_the_broker_has_no_bound_of_the_whole() -> (
     None
 ):
-    logs = [BrokerPartition("demo", number) for number in range(4)]
+    partitions = [TopicPartition("demo", number) for number in range(4)]
     request = fetch(
-        *(FetchTarget(log, 0, size) for log, size in zip(logs, [600, 500, 300, 100], strict=True)),
+        *(
+            FetchTarget(partition, 0, size)
+            for partition, size in zip(partitions, [600, 500, 300, 100], strict=True)
+        ),
         max_bytes=1000,
     )
     part = "00000005 0000 010203"
@@ -151,7 +158,7 @@ def test_the_response_is_bounded_by_the_request_since_the_broker_has_no_bound_of
 
 def test_the_first_log_is_requested_whole_however_small_the_bound_is() -> None:
     request = fetch(
-        FetchTarget(DEMO, 0, 5000), FetchTarget(BrokerPartition("demo", 1), 0, 1), max_bytes=100
+        FetchTarget(DEMO, 0, 5000), FetchTarget(TopicPartition("demo", 1), 0, 1), max_bytes=100
     )
     assert request.frame(1)[4:6] == b"\0\1" and request.frame(1)[-4:] == (5000).to_bytes(4, "big")
 
@@ -203,7 +210,7 @@ def test_a_topic_of_no_partition_cannot_be_made() -> None:
 
 # Answers that are none
 
-TWO = fetch(FetchTarget(DEMO, 0, 100), FetchTarget(BrokerPartition("demo", 1), 0, 100))
+TWO = fetch(FetchTarget(DEMO, 0, 100), FetchTarget(TopicPartition("demo", 1), 0, 100))
 
 
 @pytest.mark.parametrize(

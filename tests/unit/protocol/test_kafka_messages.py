@@ -13,9 +13,9 @@ from etl.kafka import fetch_messages, kafka_python_messages, versions
 from etl.kafka.primitives import Reader
 from etl.kafka.request_values import FetchTarget, in_serving_order
 from etl.kafka.versions import Api
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 
-DEMO, DEMO_ID = BrokerPartition("demo", 0), UUID(int=0xDE)
+DEMO, DEMO_ID = TopicPartition("demo", 0), UUID(int=0xDE)
 TARGETS = [FetchTarget(DEMO, 0, 1, topic_id=str(DEMO_ID))]
 PLACE: dict[str, Any] = {"broker": "b:9092"}
 
@@ -68,7 +68,7 @@ def response(
 
 @pytest.mark.parametrize("version", range(14))
 def test_every_fetch_version_equals_that_of_kafka_python(version: int) -> None:
-    a0, a1, b0 = BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 0)
+    a0, a1, b0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
     a_id, b_id = (UUID(int=number) for number in (0xA, 0xB))
     wanted = [
         FetchTarget(a1, 5, 100, 3, str(a_id)),
@@ -125,7 +125,7 @@ def test_a_fetch_of_nothing_is_refused() -> None:
 
 def test_logs_of_one_topic_are_served_together() -> None:
     a1, b0, a0 = (
-        FetchTarget(BrokerPartition(topic, number), 0, 1)
+        FetchTarget(TopicPartition(topic, number), 0, 1)
         for topic, number in (("a", 1), ("b", 0), ("a", 0))
     )
     assert in_serving_order([a1, b0, a0]) == (a1, a0, b0)

@@ -15,9 +15,9 @@ from etl.kafka.broker_types import BROKER_TYPES, release_name
 from etl.kafka.fetch_messages import limit_targets, parse_fetch
 from etl.kafka.kafka_broker_type import Kafka, KafkaProtocol
 from etl.kafka.request_values import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit
-from etl.model.partitions import Broker, BrokerPartition, Isolation
+from etl.model.partitions import Broker, Isolation, TopicPartition
 
-DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
+DEMO, OTHER = TopicPartition("demo", 0), TopicPartition("demo", 1)
 
 
 def spoken_to_as(release: str) -> KafkaProtocol:
@@ -54,14 +54,16 @@ def test_an_empty_log_proves_it_in_any_place_if_the_whole_response_has_no_limit(
 
 
 def test_without_a_total_limit_the_first_log_is_requested_whole_and_others_if_they_fit() -> None:
-    logs = [
-        BrokerPartition(topic, number) for topic, number in (("a", 0), ("b", 0), ("a", 1), ("c", 0))
+    partitions = [
+        TopicPartition(topic, number) for topic, number in (("a", 0), ("b", 0), ("a", 1), ("c", 0))
     ]
     wanted = [
-        FetchTarget(log, 0, size) for log, size in zip(logs, (700, 300, 600, 300), strict=True)
+        FetchTarget(partition, 0, size)
+        for partition, size in zip(partitions, (700, 300, 600, 300), strict=True)
     ]
     assert [
-        (each.log.topic, each.log.partition, each.max_bytes) for each in limit_targets(wanted, 1000)
+        (each.partition.topic, each.partition.partition, each.max_bytes)
+        for each in limit_targets(wanted, 1000)
     ] == [("a", 0, 700), ("a", 1, 0), ("b", 0, 300), ("c", 0, 0)]
     assert [each.max_bytes for each in limit_targets(wanted[:1], 10)] == [700]
 
@@ -142,7 +144,9 @@ def test_metadata_v0_has_leaders_and_neither_ids_nor_epochs() -> None:
         {7: Broker(7, "b", 9092)},
         {},
     )
-    assert {log: leader.epoch for log, leader in reported.leaders.items()} == {DEMO: None}
+    assert {partition: leader.epoch for partition, leader in reported.leaders.items()} == {
+        DEMO: None
+    }
     assert reported.leaderless == {OTHER}
     assert {name: topic.is_internal for name, topic in reported.topics.items()} == {
         "demo": False,

@@ -128,9 +128,13 @@ def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
 
 
 def test_gaps_of_neighbouring_reasons_are_merged() -> None:
-    log = [Batch(0, [Rec(0), Rec(3)]), control(4, 9, kind=1), Batch(7, [Rec(1)], last_delta=3)]
+    partition = [
+        Batch(0, [Rec(0), Rec(3)]),
+        control(4, 9, kind=1),
+        Batch(7, [Rec(1)], last_delta=3),
+    ]
     cursor = cursor_of(0, 12)
-    rows_in(cursor, b"".join(encode(batch) for batch in [*log, Batch(12, [Rec(0)])]))
+    rows_in(cursor, b"".join(encode(batch) for batch in [*partition, Batch(12, [Rec(0)])]))
     assert cursor.receipt.gaps == ((1, 3), (4, 8), (9, 12))
     assert (cursor.receipt.control_records, cursor.receipt.missing_offsets) == (1, 8)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from etl.errors import LedgersDisagree, NeedsDecision
 from etl.ledger.document_codec import Codec, Differs
 from etl.ledger.documents import CODEC, DIFFERING, FORMAT, parse, render
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult, RangeResult
 from etl.model.snapshot import NamedTable
 from tests.fakes.any_documents import GOLDEN, KINDS, SEEDS, any_document, text_of
@@ -125,7 +125,7 @@ def test_the_fields_that_differ_exist_and_are_stored_in_front_of_those_that_are_
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    log: BrokerPartition
+    log: TopicPartition
     weight: float
     label: str | None = None
 
@@ -137,11 +137,11 @@ class Map:
     points: tuple[Point, ...]
     best: Point | None
     names: Mapping[str, tuple[int, bool]]
-    sizes: Mapping[BrokerPartition, float]
-    ages: Mapping[BrokerPartition, tuple[int, ...]]
+    sizes: Mapping[TopicPartition, float]
+    ages: Mapping[TopicPartition, tuple[int, ...]]
 
 
-A, B = BrokerPartition("a", 1), BrokerPartition("b", 2, 0)
+A, B = TopicPartition("a", 1), TopicPartition("b", 2, 0)
 
 
 def test_another_kind_of_document_needs_a_dataclass_alone() -> None:

@@ -24,11 +24,11 @@ from etl.errors import CorruptData
 from etl.kafka import kafka_python_messages, many_partition_messages
 from etl.kafka.request_values import EpochEndResponse, ListedOffset
 from etl.kafka.versions import Api
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import Isolation, TopicPartition
 
 INT32, INT64 = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
 LOGS = st.builds(
-    BrokerPartition,
+    TopicPartition,
     st.sampled_from(["clicks", "orders", "ü" * 80]),
     st.integers(0, 2**31 - 1),
     st.none(),
@@ -36,39 +36,40 @@ LOGS = st.builds(
 NAMED: dict[str, Any] = {"correlation_id": 7, "client_id": "t"}
 
 
-def by_topic(logs: Mapping[BrokerPartition, Any]) -> dict[str, list[BrokerPartition]]:
+def by_topic(partitions: Mapping[TopicPartition, Any]) -> dict[str, list[TopicPartition]]:
     return {
-        topic: sorted(log for log in logs if log.topic == topic)
-        for topic in sorted({log.topic for log in logs})
+        topic: sorted(partition for partition in partitions if partition.topic == topic)
+        for topic in sorted({partition.topic for partition in partitions})
     }
 
 
 def in_topics(
     kind: Any,
     partition: Any,
-    logs: Mapping[BrokerPartition, Any],
+    partitions: Mapping[TopicPartition, Any],
     named: str = "name",
     /,
-    **fields: Callable[[BrokerPartition], Any],
+    **fields: Callable[[TopicPartition], Any],
 ) -> list[Any]:
     """Topics of a message of kafka-python; each field of a partition is a function of it."""
     return [
         kind(
             **{named: topic},
             partitions=[
-                partition(**{name: of(log) for name, of in fields.items()}) for log in some
+                partition(**{name: of(topic_partition) for name, of in fields.items()})
+                for topic_partition in some
             ],
         )
-        for topic, some in by_topic(logs).items()
+        for topic, some in by_topic(partitions).items()
     ]
 
 
-def number(log: BrokerPartition) -> int:
-    return log.partition
+def number(partition: TopicPartition) -> int:
+    return partition.partition
 
 
-def always(value: Any) -> Callable[[BrokerPartition], Any]:
-    return lambda log: value
+def always(value: Any) -> Callable[[TopicPartition], Any]:
+    return lambda partition: value
 
 
 def framed(request: Any) -> bytes:
@@ -90,7 +91,7 @@ def answered(response: Any, version: int) -> memoryview:
     epoch=st.none() | INT32,
 )
 def test_a_question_for_offsets_is_the_bytes_that_kafka_python_writes(
-    times: dict[BrokerPartition, int], version: int, epoch: int | None
+    times: dict[TopicPartition, int], version: int, epoch: int | None
 ) -> None:
     kind = ListOffsetsRequest.ListOffsetsTopic
     topics = in_topics(
@@ -111,7 +112,7 @@ def test_a_question_for_offsets_is_the_bytes_that_kafka_python_writes(
 
 @given(epochs=st.dictionaries(LOGS, INT32), version=st.integers(2, 4))
 def test_a_question_for_ends_of_epochs_is_the_bytes_that_kafka_python_writes(
-    epochs: dict[BrokerPartition, int], version: int
+    epochs: dict[TopicPartition, int], version: int
 ) -> None:
     kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     topics = in_topics(
@@ -127,23 +128,23 @@ def test_a_question_for_ends_of_epochs_is_the_bytes_that_kafka_python_writes(
     assert many_partition_messages.encode_epoch_ends(version, epochs, {}, **NAMED) == framed(theirs)
 
 
-@given(logs=st.frozensets(LOGS), version=st.integers(0, 4))
+@given(partitions=st.frozensets(LOGS), version=st.integers(0, 4))
 def test_a_question_for_sizes_is_the_bytes_that_kafka_python_writes(
-    logs: frozenset[BrokerPartition], version: int
+    partitions: frozenset[TopicPartition], version: int
 ) -> None:
     kind = DescribeLogDirsRequest.DescribableLogDirTopic
     theirs = DescribeLogDirsRequest[version](
         topics=[
-            kind(topic=topic, partitions=[log.partition for log in some])
-            for topic, some in by_topic(dict.fromkeys(logs)).items()
+            kind(topic=topic, partitions=[partition.partition for partition in some])
+            for topic, some in by_topic(dict.fromkeys(partitions)).items()
         ]
     )
-    assert many_partition_messages.encode_log_dirs(version, logs, **NAMED) == framed(theirs)
+    assert many_partition_messages.encode_log_dirs(version, partitions, **NAMED) == framed(theirs)
 
 
 @given(offsets=st.dictionaries(LOGS, st.integers(-1, 2**63 - 1)), version=st.integers(1, 7))
 def test_offsets_are_read_as_they_were_written(
-    offsets: dict[BrokerPartition, int], version: int
+    offsets: dict[TopicPartition, int], version: int
 ) -> None:
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
     topics = in_topics(
@@ -162,14 +163,14 @@ def test_offsets_are_read_as_they_were_written(
     epoch = 3 if version >= 4 else None
     assert reported.throttled_ms == (9 if version >= 2 else 0)
     assert reported.answer == {
-        log: ListedOffset(log, None, offset if offset >= 0 else None, None, epoch)
-        for log, offset in offsets.items()
+        partition: ListedOffset(partition, None, offset if offset >= 0 else None, None, epoch)
+        for partition, offset in offsets.items()
     }
 
 
 @given(ends=st.dictionaries(LOGS, INT64), version=st.integers(2, 4))
 def test_ends_of_epochs_are_read_as_they_were_written(
-    ends: dict[BrokerPartition, int], version: int
+    ends: dict[TopicPartition, int], version: int
 ) -> None:
     kind = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     topics = in_topics(
@@ -184,19 +185,19 @@ def test_ends_of_epochs_are_read_as_they_were_written(
     )
     theirs = OffsetForLeaderEpochResponse(throttle_time_ms=9, topics=topics)
     assert many_partition_messages.parse_epoch_ends(version, answered(theirs, version)) == (
-        {log: EpochEndResponse(None, 2, end) for log, end in ends.items()},
+        {partition: EpochEndResponse(None, 2, end) for partition, end in ends.items()},
         9,
     )
 
 
 @given(sizes=st.dictionaries(LOGS, INT64), version=st.integers(0, 4))
 def test_sizes_are_those_of_folders_that_work_and_of_copies_that_stay(
-    sizes: dict[BrokerPartition, int], version: int
+    sizes: dict[TopicPartition, int], version: int
 ) -> None:
     folder = DescribeLogDirsResponse.DescribeLogDirsResult
     kind = folder.DescribeLogDirsTopic
 
-    def topics(size_of: Mapping[BrokerPartition, int], is_future: bool) -> list[Any]:
+    def topics(size_of: Mapping[TopicPartition, int], is_future: bool) -> list[Any]:
         return in_topics(
             kind,
             kind.DescribeLogDirsPartition,
@@ -234,7 +235,10 @@ def test_logs_with_unknown_tagged_fields_are_read_without_them() -> None:
         f"00000007 00 00000000 02 07 636c69636b73 03 {first} 01 05 02 abcd {second} 00 00 00"
     )
     reported = many_partition_messages.parse_offsets(7, memoryview(answer)).answer
-    assert {log.partition: one.offset for log, one in reported.items()} == {3: 17, 4: 18}
+    assert {partition.partition: one.offset for partition, one in reported.items()} == {
+        3: 17,
+        4: 18,
+    }
 
 
 @pytest.mark.parametrize(
@@ -260,13 +264,13 @@ def test_bytes_that_are_no_response_are_rejected_with_the_reason(answer: str, me
 
 
 @given(
-    logs=st.frozensets(LOGS, min_size=1),
+    partitions=st.frozensets(LOGS, min_size=1),
     version=st.integers(9, 12),
     led=st.booleans(),
     topic_id=st.uuids() | st.just(UUID(int=0)),
 )
 def test_metadata_is_what_kafka_python_reads_of_it(
-    logs: frozenset[BrokerPartition], version: int, led: bool, topic_id: UUID
+    partitions: frozenset[TopicPartition], version: int, led: bool, topic_id: UUID
 ) -> None:
     topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
     reported = MetadataResponse(
@@ -286,17 +290,17 @@ def test_metadata_is_what_kafka_python_reads_of_it(
                 partitions=[
                     topic.MetadataResponsePartition(
                         error_code=0 if led else 5,
-                        partition_index=log.partition,
+                        partition_index=partition.partition,
                         leader_id=2 if led else -1,
                         leader_epoch=5,
                         replica_nodes=[1, 2],
                         isr_nodes=[2],
                         offline_replicas=[],
                     )
-                    for log in reversed(some)
+                    for partition in reversed(some)
                 ],
             )
-            for name, some in by_topic(dict.fromkeys(logs)).items()
+            for name, some in by_topic(dict.fromkeys(partitions)).items()
         ],
     )
     answer = answered(reported, version)

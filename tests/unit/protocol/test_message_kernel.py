@@ -70,18 +70,18 @@ each_bound = pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES"])
 @settings(max_examples=30, deadline=None)
 @given(old_logs(), st.integers(1, 9), st.integers(1, 200), st.data())
 def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
-    bound: str, log: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject
+    bound: str, partition: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject
 ) -> None:
-    until = last_offset(log[-1][1]) + 1
+    until = last_offset(partition[-1][1]) + 1
     start = data.draw(st.integers(max(0, until - 40), until - 1))
-    log = [each for each in log if last_offset(each[1]) >= start]
+    partition = [each for each in partition if last_offset(each[1]) >= start]
     whole, cut = cursor_of(start, until), cursor_of(start, until)
-    rows = rows_in(whole, encoded_old(log))
+    rows = rows_in(whole, encoded_old(partition))
     with (
         mock.patch.object(arrow_buffers, bound, limit),
         mock.patch.object(arrow_buffers, "GROUP_BYTES", group_bytes),
     ):
-        assert rows_in(cut, encoded_old(log)) == rows
+        assert rows_in(cut, encoded_old(partition)) == rows
     assert (cut.receipt, cut.missing) == (whole.receipt, whole.missing)
 
 
@@ -134,9 +134,9 @@ def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_
     ],
 )
 def test_only_the_chosen_columns_are_built(columns: tuple[str, ...]) -> None:
-    log = encode_logical([Msg(5, b"v", b"k", 7), Wrapper([Msg(6, None, None, 8)])], 1)
-    whole = rows_in(cursor_of(5, 7), log)
-    assert rows_in(cursor_of(5, 7, columns=columns), log) == [
+    partition = encode_logical([Msg(5, b"v", b"k", 7), Wrapper([Msg(6, None, None, 8)])], 1)
+    whole = rows_in(cursor_of(5, 7), partition)
+    assert rows_in(cursor_of(5, 7, columns=columns), partition) == [
         {name: row[name] for name in columns} for row in whole
     ]
 
@@ -145,9 +145,9 @@ def test_only_the_chosen_columns_are_built(columns: tuple[str, ...]) -> None:
     "columns", [("broker_id",), ("message_index", "offset"), ("offset", "value"), ("partition",)]
 )
 def test_only_the_chosen_columns_of_physical_logs_are_built(columns: tuple[str, ...]) -> None:
-    log = encode_physical([Entry(b"a"), Entry(inside=[Entry(b"b"), Entry(b"c")])])
-    whole = physical_rows_in(physical_cursor(0, len(log)), log)
-    found = physical_rows_in(physical_cursor(0, len(log), columns=columns), log)
+    partition = encode_physical([Entry(b"a"), Entry(inside=[Entry(b"b"), Entry(b"c")])])
+    whole = physical_rows_in(physical_cursor(0, len(partition)), partition)
+    found = physical_rows_in(physical_cursor(0, len(partition), columns=columns), partition)
     assert found == [{name: row[name] for name in whole[0] if name in columns} for row in whole]
 
 

@@ -42,9 +42,9 @@ def damaged(content: bytes, at: int) -> bytes:
 
 @settings(max_examples=60, deadline=None)
 @given(old_logs())
-def test_decoding_differs_in_nothing_from_kafka_python(log: list[OldEntry]) -> None:
-    records = encoded_old(log)
-    cursor = cursor_of(0, last_offset(log[-1][1]) + 1, columns=ORACLE_COLUMNS)
+def test_decoding_differs_in_nothing_from_kafka_python(partition: list[OldEntry]) -> None:
+    records = encoded_old(partition)
+    cursor = cursor_of(0, last_offset(partition[-1][1]) + 1, columns=ORACLE_COLUMNS)
     assert rows_in(cursor, records) == oracle.rows_of(records)
     assert cursor.done
 
@@ -55,20 +55,22 @@ def test_a_value_of_several_compressed_blocks_is_decoded_with_every_codec(
     magic: int, codec: Codec
 ) -> None:
     messages = [Msg(5, b"v" * 70_000), Msg(6, None, b"k")]
-    log = [Wrapper(messages, codec)] if codec else messages
-    records = encode_logical(log, magic)
+    partition = [Wrapper(messages, codec)] if codec else messages
+    records = encode_logical(partition, magic)
     found = rows_in(cursor_of(5, 7, columns=ORACLE_COLUMNS), records)
     assert found == oracle.rows_of(records) and [row["offset"] for row in found] == [5, 6]
 
 
 @each_magic
 def test_a_wrapper_with_the_offset_0_reaches_as_far_as_its_last_message(magic: int) -> None:
-    log: list[Msg | Wrapper] = [
+    partition: list[Msg | Wrapper] = [
         Wrapper([Msg(offset, b"%d" % offset) for offset in range(5)], offset=0),
         Msg(5, b"5"),
     ]
     cursor = cursor_of(0, 6)
-    assert [row["offset"] for row in rows_in(cursor, encode_logical(log, magic))] == list(range(6))
+    assert [row["offset"] for row in rows_in(cursor, encode_logical(partition, magic))] == list(
+        range(6)
+    )
     assert cursor.done and cursor.missing == [] and cursor.receipt.missing_offsets == 0
 
 
@@ -102,7 +104,7 @@ def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> 
     def batch(offset: int, value: bytes) -> bytes:
         return encode(Batch(offset, [Rec(0, value)], producer_id=producer, transactional=True))
 
-    log = (
+    partition = (
         batch(0, b"no")
         + encode(control(1, producer, kind=0))
         + encode_logical([Msg(2, b"old")], 1)
@@ -110,7 +112,7 @@ def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> 
         + encode(control(4, producer, kind=1))
     )
     cursor = cursor_of(0, 5)
-    assert [row["value"] for row in rows_in(cursor, log, aborted=((producer, 0),))] == [
+    assert [row["value"] for row in rows_in(cursor, partition, aborted=((producer, 0),))] == [
         b"old",
         b"yes",
     ]
@@ -127,12 +129,14 @@ def test_a_broker_fills_up_an_answer_that_it_converted_and_that_is_no_message() 
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(most=1, magics=(0, 1)), st.data())
-def test_no_flipped_bit_of_a_message_goes_unseen(log: list[OldEntry], data: st.DataObject) -> None:
+def test_no_flipped_bit_of_a_message_goes_unseen(
+    partition: list[OldEntry], data: st.DataObject
+) -> None:
     """But for the offset, which no checksum covers."""
-    records = bytearray(encoded_old(log))
+    records = bytearray(encoded_old(partition))
     at, bit = data.draw(st.integers(8, len(records) - 1)), data.draw(st.integers(0, 7))
     records[at] ^= 1 << bit
-    until = last_offset(log[0][1]) + 1
+    until = last_offset(partition[0][1]) + 1
     try:
         assert rows_between(bytes(records), 0, until) == []
     except CorruptData:
@@ -316,31 +320,33 @@ def test_a_wrapper_that_decompresses_to_more_than_the_bound_is_refused(
 ) -> None:
     wrapper = Wrapper([Msg(5, bytes(2_000_000))], codec)
     for offset in (5, 0):
-        log = Wrapper([Msg(offset, bytes(2_000_000))], codec) if offset == 0 else wrapper
+        partition = Wrapper([Msg(offset, bytes(2_000_000))], codec) if offset == 0 else wrapper
         with pytest.raises(RecordTooLarge, match="decompresses to more than 1048576") as caught:
-            rows_in(cursor_of(0, 6, max_unpacked_bytes=1 << 20), wrapper_bytes(log, magic))
+            rows_in(cursor_of(0, 6, max_unpacked_bytes=1 << 20), wrapper_bytes(partition, magic))
         assert caught.value.where["offset"] == offset
 
 
 @each_magic
 def test_a_message_larger_than_its_bound_is_named_itself(magic: int) -> None:
-    for log in (
+    for partition in (
         [Msg(5, bytes(10)), Msg(7, bytes(2001))],
         [Wrapper([Msg(5, bytes(10)), Msg(7, bytes(2001))])],
     ):
         with pytest.raises(RecordTooLarge, match="more than 2000 bytes") as caught:
-            rows_in(cursor_of(0, 8, max_record_bytes=2000), encode_logical(log, magic))
+            rows_in(cursor_of(0, 8, max_record_bytes=2000), encode_logical(partition, magic))
         assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 7}
 
 
 def test_damage_beyond_the_range_does_not_stop_it() -> None:
-    log = encode_logical([Msg(5, b"a"), Msg(6, b"b"), Msg(7, b"c")], 0)
-    assert [row["offset"] for row in rows_between(damaged(log, len(log) - 1), 5, 7)] == [5, 6]
+    partition = encode_logical([Msg(5, b"a"), Msg(6, b"b"), Msg(7, b"c")], 0)
+    assert [
+        row["offset"] for row in rows_between(damaged(partition, len(partition) - 1), 5, 7)
+    ] == [5, 6]
     with pytest.raises(CorruptData):
-        rows_between(damaged(log, len(log) - 1), 5, 8)
+        rows_between(damaged(partition, len(partition) - 1), 5, 8)
 
 
 def test_a_message_beyond_the_range_that_vouches_for_its_end_must_be_whole() -> None:
-    log = encode_logical([Msg(5, b"a"), Msg(9, b"c")], 0)
+    partition = encode_logical([Msg(5, b"a"), Msg(9, b"c")], 0)
     with pytest.raises(CorruptData):
-        rows_between(damaged(log, len(log) - 1), 5, 8)
+        rows_between(damaged(partition, len(partition) - 1), 5, 8)

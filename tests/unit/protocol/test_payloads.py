@@ -21,12 +21,12 @@ from etl.ledger.registrations import (
     render_offset,
 )
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
-from etl.model.partitions import BrokerPartition, parse_partition_key
+from etl.model.partitions import TopicPartition, parse_partition_key
 
-LOG = BrokerPartition("clicks", 3)
-OLD_LOG = BrokerPartition("clicks", 3, broker_id=0)
+LOG = TopicPartition("clicks", 3)
+OLD_LOG = TopicPartition("clicks", 3, broker_id=0)
 LOGS = st.builds(
-    BrokerPartition,
+    TopicPartition,
     st.just("clicks"),
     st.integers(0, 2**31 - 1),
     st.none() | st.integers(0, 2**31 - 1),
@@ -58,8 +58,8 @@ def test_the_pipelines_part_of_the_tree_lies_under_its_group() -> None:
 
 
 @given(LOGS)
-def test_a_key_names_the_log_it_was_made_from(log: BrokerPartition) -> None:
-    assert parse_partition_key("clicks", log.key) == log
+def test_a_key_names_the_log_it_was_made_from(partition: TopicPartition) -> None:
+    assert parse_partition_key("clicks", partition.key) == partition
 
 
 @given(st.text(max_size=12))
@@ -79,7 +79,7 @@ def test_only_the_one_spelling_of_a_key_names_a_log(key: str) -> None:
     ("payload", "offset"), [(b"0", 0), (b"17", 17), (b"9223372036854775807", MAX_OFFSET)]
 )
 def test_an_offset_is_decimal_text(payload: bytes, offset: int) -> None:
-    assert parse_offset(payload, path="/p", log=LOG) == offset
+    assert parse_offset(payload, path="/p", partition=LOG) == offset
     assert render_offset(offset) == payload
 
 
@@ -103,7 +103,7 @@ def test_an_offset_is_decimal_text(payload: bytes, offset: int) -> None:
 )
 def test_text_that_is_no_offset_is_refused_with_its_znode(payload: bytes) -> None:
     with pytest.raises(BadOffset) as caught:
-        parse_offset(payload, path="/consumers/g/offsets/clicks/3", log=LOG)
+        parse_offset(payload, path="/consumers/g/offsets/clicks/3", partition=LOG)
     assert caught.value.where == {
         "topic": "clicks",
         "partition": 3,

@@ -86,14 +86,14 @@ def test_however_the_log_is_cut_into_answers_and_ranges_each_message_is_a_row_on
     entries: list[Entry], data: st.DataObject
 ) -> None:
     """An answer may end anywhere, a range where an entry begins."""
-    log, start = encode_physical(entries), data.draw(st.integers(0, 2**40))
+    partition, start = encode_physical(entries), data.draw(st.integers(0, 2**40))
     ends = [start + len(encode_physical(entries[:count])) for count in range(len(entries) + 1)]
     cuts = sorted({start, ends[-1], *data.draw(st.lists(st.sampled_from(ends), max_size=3))})
     rows = []
     for first, until in zip(cuts, cuts[1:]):
         cursor = physical_cursor(first, until, fetch_max_bytes=data.draw(st.integers(1, 50)))
         while not cursor.done:
-            part = log[cursor.position - start :][
+            part = partition[cursor.position - start :][
                 : data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))
             ]
             rows += [
@@ -112,8 +112,8 @@ def test_a_range_result_counts_rows_and_bytes_and_no_gaps_of_offsets() -> None:
 
 
 def test_a_compressed_message_with_nothing_in_it_moves_the_position_on() -> None:
-    log = encode_physical([Entry(inside=[]), Entry(inside=[Entry(inside=[])]), Entry(b"x")])
-    assert [triple[1:] for triple in triples(log, 0)] == [(0, b"x")]
+    partition = encode_physical([Entry(inside=[]), Entry(inside=[Entry(inside=[])]), Entry(b"x")])
+    assert [triple[1:] for triple in triples(partition, 0)] == [(0, b"x")]
 
 
 @pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])
@@ -147,13 +147,13 @@ def test_a_position_inside_a_message_is_an_error_that_names_it_and_gives_no_row(
         Entry(b"\0" * 40),
         Entry(b"\1" * 40),
     ]
-    log, boundaries = (
+    partition, boundaries = (
         encode_physical(entries),
         {len(encode_physical(entries[:count])) for count in range(5)},
     )
-    for position in set(range(len(log))) - boundaries:
+    for position in set(range(len(partition))) - boundaries:
         with pytest.raises(MisalignedOffset) as caught:
-            physical_rows_between(log[position:], position, len(log))
+            physical_rows_between(partition[position:], position, len(partition))
         assert caught.value.where == {**PLACE, "offset": position}
 
 
@@ -245,9 +245,9 @@ def packed(content: bytes, codec: Codec = Codec.GZIP) -> bytes:
 def test_damage_inside_a_compressed_message_is_corrupt_and_named_by_the_outer_one(
     content: bytes, what: str, codec: Codec
 ) -> None:
-    log = HELLO + packed(content, codec)
+    partition = HELLO + packed(content, codec)
     with pytest.raises(CorruptData, match=what) as caught:
-        physical_rows_between(log, 1000, 1000 + len(log))
+        physical_rows_between(partition, 1000, 1000 + len(partition))
     assert type(caught.value) is CorruptData
     assert caught.value.where == {**PLACE, "offset": 1015}
 
@@ -282,14 +282,14 @@ def test_messages_are_read_as_deep_as_a_bound_and_no_deeper() -> None:
 def test_what_decompresses_to_more_than_the_bound_in_all_its_depths_is_refused(
     entry: Entry,
 ) -> None:
-    log = HELLO + entry_bytes(entry)
+    partition = HELLO + entry_bytes(entry)
     with pytest.raises(RecordTooLarge, match="decompresses to more than 1048576") as caught:
-        physical_rows_between(log, 1000, 1000 + len(log), max_unpacked_bytes=1 << 20)
+        physical_rows_between(partition, 1000, 1000 + len(partition), max_unpacked_bytes=1 << 20)
     assert caught.value.where == {**PLACE, "offset": 1015}
 
 
 def test_a_message_larger_than_its_bound_is_named_by_the_outer_one() -> None:
-    log = HELLO + entry_bytes(Entry(inside=[Entry(b"x"), Entry(bytes(2001))]))
+    partition = HELLO + entry_bytes(Entry(inside=[Entry(b"x"), Entry(bytes(2001))]))
     with pytest.raises(RecordTooLarge, match="more than 2000 bytes") as caught:
-        physical_rows_between(log, 1000, 1000 + len(log), max_record_bytes=2000)
+        physical_rows_between(partition, 1000, 1000 + len(partition), max_record_bytes=2000)
     assert caught.value.where == {**PLACE, "offset": 1015}

@@ -32,9 +32,9 @@ from etl.ledger.plan_document import (
 )
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Committed,
     Leader,
+    TopicPartition,
 )
 from etl.model.plans import (
     CommitResult,
@@ -50,7 +50,7 @@ from tests.builders import changed, kafka_named, plain_plan
 from tests.fakes.any_plans import plans
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 
 
 def plan_of(partitions: int, **changes: Any) -> Plan:
@@ -58,7 +58,7 @@ def plan_of(partitions: int, **changes: Any) -> Plan:
 
 
 def plan_without_id(partitions: int) -> Plan:
-    logs = [BrokerPartition("clicks", p) for p in range(partitions)]
+    topic_partitions = [TopicPartition("clicks", p) for p in range(partitions)]
     leaders = [Leader(Broker(i, f"broker-{i}.example.org", 9092), 5) for i in range(6)]
     starts = [10_000_000_000 + p * 7919 % 1_000_003 for p in range(partitions)]
     return plain_plan(
@@ -67,16 +67,20 @@ def plan_without_id(partitions: int) -> Plan:
         created_at_ms=1_700_000_000_000,
         ranges=tuple(
             OffsetRange(
-                log, start, start + 1000 + log.partition * 31 % 977, leaders[log.partition % 6]
+                partition,
+                start,
+                start + 1000 + partition.partition * 31 % 977,
+                leaders[partition.partition % 6],
             )
-            for log, start in zip(logs, starts, strict=True)
+            for partition, start in zip(topic_partitions, starts, strict=True)
         ),
         loaded_until={
-            log: start + 1000 + log.partition * 31 % 977
-            for log, start in zip(logs, starts, strict=True)
+            partition: start + 1000 + partition.partition * 31 % 977
+            for partition, start in zip(topic_partitions, starts, strict=True)
         },
         expected_commits={
-            log: Committed(start, 6) for log, start in zip(logs, starts, strict=True)
+            partition: Committed(start, 6)
+            for partition, start in zip(topic_partitions, starts, strict=True)
         },
         table_id="t",
         previous="p" * 32,
@@ -179,12 +183,12 @@ def test_a_document_of_an_older_format_is_rejected(older: int) -> None:
 
 
 def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -> None:
-    log, old = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+    partition, old = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
     ranges = (
-        OffsetRange(log, 0, 5, Leader(Broker(0, "h", 9092))),
+        OffsetRange(partition, 0, 5, Leader(Broker(0, "h", 9092))),
         OffsetRange(old, 0, 5, Leader(Broker(1, "h", 9093, "kafka-0.8"))),
     )
-    plan = with_id(plain_plan(1, loaded_until={log: 5, old: 5}, ranges=ranges))
+    plan = with_id(plain_plan(1, loaded_until={partition: 5, old: 5}, ranges=ranges))
     found = parse_plan(render_plan(plan), path="p")
     assert [r.leader.broker.generation for r in found.ranges if r.leader] == [None, "kafka-0.8"]
     assert plan.id == plan_id(replace(plan, ranges=tuple(replace(r, leader=None) for r in ranges)))
@@ -284,7 +288,7 @@ def test_a_stamp_has_the_pipeline_the_plan_and_its_content() -> None:
     assert document["positions"][1] == [
         "clicks",
         "1",
-        plan.loaded_until[BrokerPartition("clicks", 1)],
+        plan.loaded_until[TopicPartition("clicks", 1)],
     ]
 
 

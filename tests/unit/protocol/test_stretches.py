@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.model.partitions import (
-    BrokerPartition,
+    TopicPartition,
     parse_interval,
     parse_intervals,
-    parse_log,
-    quoted_log,
+    parse_partition,
+    quoted_partition,
     render_intervals,
-    render_log,
+    render_partition,
 )
 
 TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=6).filter(
     lambda name: name not in (".", "..")
 )
 LOGS = st.builds(
-    BrokerPartition, TOPICS, st.integers(0, 999_999_999), st.none() | st.integers(0, 2**31 - 1)
+    TopicPartition, TOPICS, st.integers(0, 999_999_999), st.none() | st.integers(0, 2**31 - 1)
 )
 
 
@@ -48,10 +48,14 @@ OLD_TOPICS = st.sampled_from(
 def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(
     topic: str, broker: int, start: int
 ) -> None:
-    log = BrokerPartition(topic, 0, broker)
-    assert parse_log(render_log(log)) == log
-    assert parse_interval(render_intervals([(log, start, start + 9)])) == (log, start, start + 9)
-    assert shlex.split(quoted_log(log)) == [render_log(log)]
+    partition = TopicPartition(topic, 0, broker)
+    assert parse_partition(render_partition(partition)) == partition
+    assert parse_interval(render_intervals([(partition, start, start + 9)])) == (
+        partition,
+        start,
+        start + 9,
+    )
+    assert shlex.split(quoted_partition(partition)) == [render_partition(partition)]
 
 
 @given(
@@ -63,20 +67,20 @@ def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(
     )
 )
 def test_stretches_are_named_as_they_are_parsed(
-    found: list[tuple[BrokerPartition, int, int]],
+    found: list[tuple[TopicPartition, int, int]],
 ) -> None:
     assert parse_intervals(render_intervals(found)) == tuple(found)
 
 
 def test_the_partition_of_a_physical_log_is_broker_and_partition() -> None:
-    assert render_log(BrokerPartition("clicks", 0, 1)) == "clicks:1-0"
-    assert parse_interval("clicks:1-0:100-131") == (BrokerPartition("clicks", 0, 1), 100, 131)
-    assert BrokerPartition("clicks", 0, 1).place == {
+    assert render_partition(TopicPartition("clicks", 0, 1)) == "clicks:1-0"
+    assert parse_interval("clicks:1-0:100-131") == (TopicPartition("clicks", 0, 1), 100, 131)
+    assert TopicPartition("clicks", 0, 1).place == {
         "topic": "clicks",
         "partition": 0,
         "broker_id": 1,
     }
-    assert str(BrokerPartition("clicks", 0, 1)) == "clicks 1-0"
+    assert str(TopicPartition("clicks", 0, 1)) == "clicks 1-0"
 
 
 @pytest.mark.parametrize(

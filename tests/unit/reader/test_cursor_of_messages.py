@@ -19,9 +19,9 @@ COMPACTED = Cleanup(True)
 each_magic = pytest.mark.parametrize("magic", [0, 1])
 
 
-def offsets_of(log: list[OldEntry]) -> list[int]:
+def offsets_of(partition: list[OldEntry]) -> list[int]:
     found: list[int] = []
-    for _, entry in log:
+    for _, entry in partition:
         if isinstance(entry, Batch):
             found += [entry.base_offset + record.delta for record in entry.records]
         else:
@@ -36,10 +36,10 @@ def offsets_of(log: list[OldEntry]) -> list[int]:
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
 def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(
-    log: list[OldEntry], data: st.DataObject
+    partition: list[OldEntry], data: st.DataObject
 ) -> None:
     """A broker begins an answer with the entry that contains the requested offset, or the next."""
-    end, offsets = last_offset(log[-1][1]) + 1, offsets_of(log)
+    end, offsets = last_offset(partition[-1][1]) + 1, offsets_of(partition)
     from_offset = data.draw(st.integers(max(0, offsets[0] - 2), end))
     until_offset = data.draw(st.integers(from_offset, end))
     cursor = cursor_of(
@@ -51,7 +51,7 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
     rows: list[int] = []
     fetched = 0
     while not cursor.done:
-        rest = encoded_old([each for each in log if last_offset(each[1]) >= cursor.position])
+        rest = encoded_old([each for each in partition if last_offset(each[1]) >= cursor.position])
         part = rest[: data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
         fetched += len(part)
         rows += [row["offset"] for row in rows_in(cursor, part)]
@@ -62,12 +62,12 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
 def test_missing_offsets_are_those_between_entries_in_any_division(
-    log: list[OldEntry], data: st.DataObject
+    partition: list[OldEntry], data: st.DataObject
 ) -> None:
     """Offsets inside a wrapper or a record batch, or after the last of them, do not count as
     missing.
     """
-    end, first = last_offset(log[-1][1]) + 1, offsets_of(log[:1])[0]
+    end, first = last_offset(partition[-1][1]) + 1, offsets_of(partition[:1])[0]
     from_offset = data.draw(st.integers(max(0, first - 9), end))
     until_offset = data.draw(st.integers(from_offset, end))
     cursor, known = (
@@ -75,16 +75,16 @@ def test_missing_offsets_are_those_between_entries_in_any_division(
         cursor_of(from_offset, until_offset, cleanup=COMPACTED),
     )
     while not cursor.done:
-        left = [each for each in log if last_offset(each[1]) >= cursor.position]
+        left = [each for each in partition if last_offset(each[1]) >= cursor.position]
         rows_in(cursor, encoded_old(left[: data.draw(st.integers(1, len(left)))]))
     missing, expected = [], from_offset
-    for each in log:
+    for each in partition:
         begins = each[1].base_offset if isinstance(each[1], Batch) else offsets_of([each])[0]
         if expected < min(begins, until_offset):
             missing.append((expected, min(begins, until_offset)))
         expected = max(expected, last_offset(each[1]) + 1)
     assert cursor.missing == missing and cursor.missing_count == len(missing)
-    rows_in(known, encoded_old([each for each in log if last_offset(each[1]) >= from_offset]))
+    rows_in(known, encoded_old([each for each in partition if last_offset(each[1]) >= from_offset]))
     assert known.missing == [] and known.missing_count == 0
 
 
@@ -102,23 +102,23 @@ def test_records_of_a_wrapper_below_the_position_and_from_until_on_are_dropped(m
 @each_magic
 def test_a_wrapper_beyond_until_shows_the_missing_offsets_below(magic: int) -> None:
     for beyond in (Wrapper([Msg(8), Msg(12)]), Msg(8)):
-        log = encode_logical([Msg(4), beyond], magic)
+        partition = encode_logical([Msg(4), beyond], magic)
         for until, rows, missing in ((9, [4, 8], (5, 8)), (7, [4], (5, 7))):
             cursor = cursor_of(4, until)
-            assert [row["offset"] for row in rows_in(cursor, log)] == rows
+            assert [row["offset"] for row in rows_in(cursor, partition)] == rows
             assert cursor.done and cursor.missing == [missing]
 
 
 @each_magic
 def test_leader_epochs_are_those_of_the_record_batches_alone(magic: int) -> None:
-    log = encode_logical([Msg(4), Msg(5)], magic) + encode(
+    partition = encode_logical([Msg(4), Msg(5)], magic) + encode(
         Batch(6, [Rec(0), Rec(1)], leader_epoch=3)
     )
     cursor = cursor_of(4, 8)
-    rows_in(cursor, log)
+    rows_in(cursor, partition)
     assert (cursor.receipt.epochs, cursor.receipt.last_epoch) == (((3, 6),), 3)
     cursor = cursor_of(4, 6)
-    rows_in(cursor, log)
+    rows_in(cursor, partition)
     assert (cursor.receipt.epochs, cursor.receipt.last_epoch) == ((), None)
 
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.report.run_progress import AttemptProgress, Verb
 from etl.run.read_rows import Following
 
-RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 10) for p in range(2)]
+RANGES = [OffsetRange(TopicPartition("clicks", p), 0, 10) for p in range(2)]
 RECEIPT = RangeResult(rows=10, fetched_bytes=100)
 
 
@@ -64,7 +64,7 @@ def test_records_that_a_task_reports_are_reached() -> None:
 def test_two_threads_may_read_it_at_once() -> None:
     following = Following(
         "plan-1",
-        [OffsetRange(BrokerPartition("clicks", p), 0, 1) for p in range(500)],
+        [OffsetRange(TopicPartition("clicks", p), 0, 1) for p in range(500)],
         [(p,) for p in range(500)],
     )
     following.receipts = cast(

@@ -22,7 +22,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
+from etl.model.partitions import Isolation, PartitionOffsets, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.model.security import (
     OPEN,
@@ -56,7 +56,7 @@ from etl.reader.query_ranges import (
 )
 from etl.settings.schema import key_names
 
-CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
+CLICKS = [TopicPartition("clicks", p) for p in range(3)]
 EXTENTS = {
     CLICKS[0]: PartitionOffsets(10, 40),
     CLICKS[1]: PartitionOffsets(0, 50),
@@ -77,11 +77,11 @@ def ranges(**options: str) -> list[tuple[int, int, int]]:
     reading = parse_options({**LEAST, **options})
     found = {CLICKS[0]: 20, CLICKS[1]: None, CLICKS[2]: None}
     first, last = (
-        {log: found[log] for log in bounds.times(EXTENTS)}
+        {partition: found[partition] for partition in bounds.times(EXTENTS)}
         for bounds in (reading.starting, reading.ending)
     )
     return [
-        (r.log.partition, r.from_offset, r.until_offset)
+        (r.partition.partition, r.from_offset, r.until_offset)
         for r in ranges_of(reading, EXTENTS, first, last)
     ]
 
@@ -276,20 +276,20 @@ def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> 
 def test_a_start_hidden_by_an_open_transaction_may_be_requested_again(
     start: int, raised: type[EtlError]
 ) -> None:
-    log = BrokerPartition("clicks", 0)
+    partition = TopicPartition("clicks", 0)
     reading = parse_options({**LEAST, "startingOffsets": json.dumps({"clicks": {"0": start}})})
     with pytest.raises(raised, match=f"up to 10, offsets from {start} on"):
-        list(ranges_of(reading, {log: PartitionOffsets(0, 10, high_watermark=12)}, {}, {}))
+        list(ranges_of(reading, {partition: PartitionOffsets(0, 10, high_watermark=12)}, {}, {}))
 
 
 @pytest.mark.parametrize("side", ["starting", "ending"])
 def test_a_record_that_arrives_during_the_lookup_of_a_time_is_after_the_read_range(
     side: str,
 ) -> None:
-    log = BrokerPartition("clicks", 0)
+    partition = TopicPartition("clicks", 0)
     reading = parse_options({**LEAST, f"{side}Timestamp": "5"})
-    found = {"starting": ({log: 12}, {}), "ending": ({}, {log: 12})}[side]
-    [read] = ranges_of(reading, {log: PartitionOffsets(0, 10)}, *found)
+    found = {"starting": ({partition: 12}, {}), "ending": ({}, {partition: 12})}[side]
+    [read] = ranges_of(reading, {partition: PartitionOffsets(0, 10)}, *found)
     assert (read.from_offset, read.until_offset) == ((10, 10) if side == "starting" else (0, 10))
 
 
@@ -370,19 +370,19 @@ def test_a_bound_outside_the_log_is_reported_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "chosen, logs",
+    "chosen, partitions",
     [
         (TopicSelection(topics=("clicks",)), CLICKS),
         (TopicSelection(pattern="cli.*"), CLICKS),
         (TopicSelection(pattern=r"^\Qclicks\E\z"), CLICKS),
         (TopicSelection(pattern=r"^\p{Lower}{6,}$"), CLICKS),
-        (TopicSelection(logs=(CLICKS[1],)), [CLICKS[1]]),
+        (TopicSelection(partitions=(CLICKS[1],)), [CLICKS[1]]),
     ],
 )
 def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
-    chosen: TopicSelection, logs: list[BrokerPartition]
+    chosen: TopicSelection, partitions: list[TopicPartition]
 ) -> None:
-    assert chosen.among([*CLICKS, BrokerPartition("views", 0)]) == logs
+    assert chosen.among([*CLICKS, TopicPartition("views", 0)]) == partitions
 
 
 @pytest.mark.parametrize(
@@ -391,10 +391,10 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
         (TopicSelection(topics=("clicks", "view")), "topic view"),
         (TopicSelection(pattern="views"), "No topic matches"),
         (
-            TopicSelection(logs=(BrokerPartition("clicks", 7),)),
+            TopicSelection(partitions=(TopicPartition("clicks", 7),)),
             "3 partitions, numbered from 0.*partition 7",
         ),
-        (TopicSelection(logs=(BrokerPartition("views", 0),)), "The topic is not there"),
+        (TopicSelection(partitions=(TopicPartition("views", 0),)), "The topic is not there"),
     ],
 )
 def test_missing_selected_topics_and_partitions_are_named(

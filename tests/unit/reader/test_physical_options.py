@@ -9,13 +9,13 @@ import json
 import pytest
 
 from etl.errors import SettingsError, TopicMissing
-from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
+from etl.model.partitions import Isolation, PartitionOffsets, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.reader.options import PHYSICAL_REFUSED, parse_options, parse_ranges
 from etl.reader.query_ranges import ranges_of, reject_missing_partitions
 
 LEAST = {"broker_type": "jafka", "zookeeper": "a:2181,b:2181/old", "subscribe": "clicks"}
-LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for number in range(2)]
+LOGS = [TopicPartition("clicks", number, broker) for broker in (1, 10) for number in range(2)]
 
 
 def test_brokers_are_found_where_they_are_registered() -> None:
@@ -37,7 +37,7 @@ def test_a_log_is_named_with_its_broker() -> None:
             "assign": '{"clicks": ["1-0", "10-1"]}',
         }
     )
-    assert found.selection.logs == (LOGS[0], LOGS[3])
+    assert found.selection.partitions == (LOGS[0], LOGS[3])
     text = '[{"topic": "clicks", "broker": 10, "partition": 1, "from": 36, "until": 972}]'
     assert parse_ranges(text, physical=True) == (OffsetRange(LOGS[3], 36, 972),)
 
@@ -47,9 +47,9 @@ def test_bounds_are_given_for_each_log() -> None:
     reading = parse_options(
         {**LEAST, "startingOffsets": json.dumps(result), "endingOffsets": "latest"}
     )
-    extents = {log: PartitionOffsets(0, 100, boundaries=(0, 50, 100)) for log in LOGS}
+    extents = {partition: PartitionOffsets(0, 100, boundaries=(0, 50, 100)) for partition in LOGS}
     assert {
-        r.log: (r.from_offset, r.until_offset) for r in ranges_of(reading, extents, {}, {})
+        r.partition: (r.from_offset, r.until_offset) for r in ranges_of(reading, extents, {}, {})
     } == {LOGS[0]: (36, 100), LOGS[1]: (0, 100), LOGS[2]: (0, 100), LOGS[3]: (5, 100)}
 
 
@@ -104,6 +104,6 @@ def test_either_bootstrap_or_zookeeper_locates_the_brokers() -> None:
 
 def test_a_partition_missing_on_its_broker_is_reported_with_the_existing_ones() -> None:
     with pytest.raises(TopicMissing, match="2 partitions on broker 10"):
-        reject_missing_partitions([BrokerPartition("clicks", 2, 10)], LOGS)
+        reject_missing_partitions([TopicPartition("clicks", 2, 10)], LOGS)
     with pytest.raises(TopicMissing, match="not there on broker 3"):
-        reject_missing_partitions([BrokerPartition("clicks", 0, 3)], LOGS)
+        reject_missing_partitions([TopicPartition("clicks", 0, 3)], LOGS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics, Retention
+from etl.model.partitions import OldestRecord, RebalanceStatistics, Retention, TopicPartition
 from etl.model.plans import Requests
 from etl.model.snapshot import Pause
 from etl.report.lag import PausedPartitions
@@ -28,16 +28,21 @@ NAME = re.compile(rf"\b{PREFIX}(\w+)")
 
 def written() -> str:
     """The file of a run that left some of a topic, so that every metric has a sample."""
-    log, retention = BrokerPartition("clicks", 0), {"clicks": Retention(ms=3_600_000, bytes=10_000)}
-    report = loaded(1, left={0: 50}, bytes_per_offset={log: 10.0}, retention=retention)
+    partition, retention = (
+        TopicPartition("clicks", 0),
+        {"clicks": Retention(ms=3_600_000, bytes=10_000)},
+    )
+    report = loaded(1, left={0: 50}, bytes_per_offset={partition: 10.0}, retention=retention)
     report.settings = plain_settings()
-    report.oldest = {log: OldestRecord(BEGAN_MS)}
+    report.oldest = {partition: OldestRecord(BEGAN_MS)}
     report.asked_by_driver, report.membership = (
         {"h:9092": Requests(1, 0.5, 10, 20)},
         RebalanceStatistics(1, 0.5, heartbeat_age_s=1.0),
     )
     report.paused = (
-        PausedPartitions((Pause("clicks", log, "broken", "kim@host", 5),), (log,), 50, 7.0),
+        PausedPartitions(
+            (Pause("clicks", partition, "broken", "kim@host", 5),), (partition,), 50, 7.0
+        ),
     )
     return metrics_of(report, now_ms=BEGAN_MS + 60_000, per_partition=False, last_success_s=None)
 

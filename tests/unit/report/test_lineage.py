@@ -28,7 +28,7 @@ def test_a_run_that_has_loaded_rows_reports_topics_table_rows_and_version() -> N
     result = lineage_of(report, settings, "shop")
     job = f"{report.group}.{report.pipeline}"
     assert (result.event_type, result.namespace, result.job) == ("COMPLETE", "shop", job)
-    topics = sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
+    topics = sorted({r.partition.topic for one in report.plans for r in one.plan.ranges})
     place = f"kafka://{settings.zookeeper.connect}"
     assert topics and result.inputs == tuple((place, topic) for topic in topics)
     assert result.output == ("file", "/data/clicks")

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from etl.errors import Owned, TableUnreachable
-from etl.model.partitions import BrokerPartition, OldestRecord, Retention
+from etl.model.partitions import OldestRecord, Retention, TopicPartition
 from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
 from etl.report.lag import PausedPartitions
@@ -19,7 +19,7 @@ from tests.builders import plain_settings, plain_snapshot
 from tests.reports import BEGAN_MS, SECONDS, failed, loaded, new_report
 
 NOW_MS = BEGAN_MS + 60_000
-A, B, C = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("orders", 0)
+A, B, C = TopicPartition("clicks", 0), TopicPartition("clicks", 1), TopicPartition("orders", 0)
 SETTINGS = plain_settings()
 
 
@@ -53,7 +53,7 @@ def parsed(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
         )
 
 
-def looked(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: object) -> Report:
+def looked(extents: Mapping[TopicPartition, tuple[int, int]], **changes: object) -> Report:
     """A run that looked, and ended."""
     report = new_report()
     see(report, plain_snapshot(extents, ledger=Ledger("u", None), **changes))
@@ -150,7 +150,7 @@ def test_a_partition_with_an_unknown_lag_is_counted_as_that() -> None:
 
 def test_lag_of_physical_logs_is_bytes_and_no_records() -> None:
     found = labelled_metrics(
-        looked({BrokerPartition("clicks", 0, 1): (0, 10), BrokerPartition("clicks", 0, 2): (0, 5)}),
+        looked({TopicPartition("clicks", 0, 1): (0, 10), TopicPartition("clicks", 0, 2): (0, 5)}),
         True,
     )
     assert found["lag_bytes"] == {"clicks 1-0": 10, "clicks 2-0": 5} and "lag_records" not in found
@@ -162,7 +162,7 @@ def test_however_many_topics_there_are_series_are_few_and_their_sum_is_right(
 ) -> None:
     monkeypatch.setattr(metrics, "MOST_SERIES", 3)
     found = labelled_metrics(
-        looked({BrokerPartition(f"t{n}", 0): (0, n) for n in range(10)}), per_partition
+        looked({TopicPartition(f"t{n}", 0): (0, n) for n in range(10)}), per_partition
     )
     named = ["t9 0", "t8 0", "t7 0"] if per_partition else ["t9", "t8", "t7"]
     others = "(others) " if per_partition else "(others)"
@@ -172,7 +172,7 @@ def test_however_many_topics_there_are_series_are_few_and_their_sum_is_right(
 
 def test_no_name_breaks_the_file() -> None:
     report = new_report(pipeline='cl"i\\cks\nx{} 3')
-    see(report, plain_snapshot({BrokerPartition('a"\\\n', 0): (0, 1)}, ledger=Ledger("u", None)))
+    see(report, plain_snapshot({TopicPartition('a"\\\n', 0): (0, 1)}, ledger=Ledger("u", None)))
     report.finished(BEGAN_MS)
     assert labelled_metrics(report)["lag_records"] == {'a"\\\n': 1}
 
@@ -183,11 +183,13 @@ def test_paused_lag_is_reported_by_topic_and_lag_beyond_the_bound_in_total(
     monkeypatch.setattr(metrics, "MOST_SERIES", 2)
     report = looked({A: (0, 10)})
 
-    def rests(log: BrokerPartition, headroom_s: float | None, since: int = 5) -> PausedPartitions:
-        pause = Pause(log.topic, log, "r", "kim@h", 1000 * since)
-        return PausedPartitions((pause,), (log,), 4, headroom_s)
+    def rests(
+        partition: TopicPartition, headroom_s: float | None, since: int = 5
+    ) -> PausedPartitions:
+        pause = Pause(partition.topic, partition, "r", "kim@h", 1000 * since)
+        return PausedPartitions((pause,), (partition,), 4, headroom_s)
 
-    others = [rests(BrokerPartition(name, 0), 1.0) for name in ("x", "y")]
+    others = [rests(TopicPartition(name, 0), 1.0) for name in ("x", "y")]
     report.paused = (rests(A, 7.0), rests(B, 3.0, 9), rests(C, None), *others)
     found = labelled_metrics(report)
     assert found["paused_partitions"] == {"clicks": 2, "orders": 1, metrics.OTHERS: 2}

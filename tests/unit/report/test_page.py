@@ -17,7 +17,7 @@ import pytest
 
 from etl.errors import CorruptData, TableUnreachable
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.report.page import MOST_OUTCOMES, MOST_PARTITIONS, MOST_TOPICS, page_of, split_code
 from etl.report.plan_json import as_text
@@ -136,12 +136,12 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x00\u2
 
 
 def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
-    log = BrokerPartition(HOSTILE, 0)
+    partition = TopicPartition(HOSTILE, 0)
     report = new_report(
         pipeline=HOSTILE, host=HOSTILE, pid=7, conf=HOSTILE, versions={HOSTILE: HOSTILE}
     )
-    ranges = (OffsetRange(log, 0, 5, Leader(Broker(0, "h", 1), 1)),)
-    report.planned(with_id(plain_plan(ranges=ranges, loaded_until={log: 5}, reason=HOSTILE)))
+    ranges = (OffsetRange(partition, 0, 5, Leader(Broker(0, "h", 1), 1)),)
+    report.planned(with_id(plain_plan(ranges=ranges, loaded_until={partition: 5}, reason=HOSTILE)))
     report.add(Outcome.RECORDS_LOST, HOSTILE)
     failed(
         CorruptData(HOSTILE, action=HOSTILE, **{"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}),

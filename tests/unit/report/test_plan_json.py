@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Committed,
     EpochEnd,
     Fingerprint,
@@ -24,6 +23,7 @@ from etl.model.partitions import (
     OpenTransaction,
     PartitionOffsets,
     Retention,
+    TopicPartition,
 )
 from etl.model.plans import CommitResult, HeldRows, Plan, Predecessor
 from etl.model.snapshot import (
@@ -75,7 +75,7 @@ FOREIGN = st.builds(
 )
 
 
-def by_log(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[BrokerPartition, Any]]:
+def by_partition(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[TopicPartition, Any]]:
     return st.dictionaries(LOGS, values, max_size=3)
 
 
@@ -129,7 +129,7 @@ TABLES = st.builds(
     st.booleans(),
     NAMES,
 )
-PARTITIONS = by_log(
+PARTITIONS = by_partition(
     st.builds(
         PartitionSnapshot,
         availability=st.sampled_from(Availability),
@@ -220,7 +220,7 @@ def kept(snapshot: Snapshot) -> Snapshot:
         snapshot,
         ledger=ledger,
         table=table,
-        leaders={log: no_address(leader) for log, leader in snapshot.leaders.items()},
+        leaders={partition: no_address(leader) for partition, leader in snapshot.leaders.items()},
     )
 
 
@@ -262,25 +262,27 @@ def test_the_tables_plan_is_written_once_if_the_ledger_has_it(plan: Plan) -> Non
 
 def test_rows_in_a_table_of_unplanned_partitions_are_parsed_unchanged() -> None:
     held = (
-        HeldRows(BrokerPartition("clicks", 3), 1, 5, 9, 4),
-        HeldRows(BrokerPartition("views", 0), 0, 0, 1, 1),
+        HeldRows(TopicPartition("clicks", 3), 1, 5, 9, 4),
+        HeldRows(TopicPartition("views", 0), 0, 0, 1, 1),
     )
     snapshot = plain_snapshot({}, table=Table("t", 3, None, held=held))
     assert read_snapshot(through_json(write_snapshot(snapshot))) == snapshot
 
 
 def test_a_look_names_each_field_once_and_not_once_for_each_log() -> None:
-    logs = [BrokerPartition(topic, number) for topic in ("a", "b") for number in range(100)]
+    partitions = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(100)]
     leader = Leader(Broker(7, "broker-7.example.org", 9092), 3)
     snapshot = plain_snapshot(
-        {log: (0, 9) for log in logs},
-        leaders=dict.fromkeys(logs, leader),
-        committed=dict.fromkeys(logs, Committed(8, 3)),
+        {partition: (0, 9) for partition in partitions},
+        leaders=dict.fromkeys(partitions, leader),
+        committed=dict.fromkeys(partitions, Committed(8, 3)),
     )
     document = write_snapshot(snapshot)
     text = json.dumps(document)
     assert [text.count(name) for name in ("end_offset", "broker", "version")] == [1, 1, 1]
-    assert read_snapshot(through_json(document)).leaders == dict.fromkeys(logs, no_address(leader))
+    assert read_snapshot(through_json(document)).leaders == dict.fromkeys(
+        partitions, no_address(leader)
+    )
 
 
 def test_an_unreadable_plan_stays_unreadable() -> None:

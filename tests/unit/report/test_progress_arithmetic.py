@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.report.run_progress import (
     AttemptProgress,
@@ -20,7 +20,7 @@ from etl.report.run_progress import (
     time_in_words,
 )
 
-RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 100) for p in range(4)]
+RANGES = [OffsetRange(TopicPartition("clicks", p), 0, 100) for p in range(4)]
 TASKS = [(0, 2), (1,), (3,)]
 FULL = RangeResult(rows=90, fetched_bytes=900, missing_offsets=10)
 

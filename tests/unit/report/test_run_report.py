@@ -12,11 +12,11 @@ import pytest
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model.partitions import (
     Broker,
-    BrokerPartition,
     Committed,
     Leader,
     OpenTransaction,
     PartitionOffsets,
+    TopicPartition,
 )
 from etl.model.plans import (
     NOT_COUNTED,
@@ -37,11 +37,11 @@ from etl.report.run_report import Report
 from tests.builders import changed, plain_plan, plain_settings, plain_snapshot, with_facts
 
 SETTINGS = plain_settings()
-A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+A, B = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
 def plan_of(
-    number: int, positions: dict[BrokerPartition, int], *ranges: OffsetRange, **changes: Any
+    number: int, positions: dict[TopicPartition, int], *ranges: OffsetRange, **changes: Any
 ) -> Plan:
     return replace(
         plain_plan(number, ranges=ranges, loaded_until=positions, id=f"plan-{number}"), **changes
@@ -63,12 +63,12 @@ APPLIED = CommitResult(
 
 def snapshot_of(
     ends: tuple[int, int],
-    committed: dict[BrokerPartition, int] | None = None,
+    committed: dict[TopicPartition, int] | None = None,
     newest: Plan | None = None,
 ) -> Snapshot:
     return plain_snapshot(
         {B: (0, ends[1]), A: (2, ends[0])},
-        committed={log: Committed(o, 0) for log, o in (committed or {}).items()},
+        committed={partition: Committed(o, 0) for partition, o in (committed or {}).items()},
         ledger=Ledger("u", newest),
     )
 
@@ -88,7 +88,7 @@ def looked(report: Report, snapshot: Snapshot, state: PipelineState = FirstRun()
 
 
 def lag_of(report: Report) -> list[tuple[Any, Any]]:
-    return [(log["before"], log["after"]) for log in document_of(report)["lag"]]
+    return [(partition["before"], partition["after"]) for partition in document_of(report)["lag"]]
 
 
 def test_a_run_that_was_killed_leaves_a_report_that_claims_nothing() -> None:
@@ -392,7 +392,8 @@ def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None
     assert document["ranges"][1]["leader"] is None
     unseen = {"seen_offset": None, "seen_version": None}
     assert document["partitions"] == [
-        {**log.place, "loaded_until": until, **unseen} for log, until in ((A, 10), (B, 6))
+        {**partition.place, "loaded_until": until, **unseen}
+        for partition, until in ((A, 10), (B, 6))
     ]
     assert "rows" not in describe_plan(FIRST, None)["ranges"][0]
 

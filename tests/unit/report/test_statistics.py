@@ -11,7 +11,7 @@ import pytest
 
 from etl.io.process import RequestMeter
 from etl.ledger.documents import CODEC
-from etl.model.partitions import BrokerPartition, RebalanceStatistics
+from etl.model.partitions import RebalanceStatistics, TopicPartition
 from etl.model.plans import (
     NOT_COUNTED,
     CommitResult,
@@ -56,7 +56,7 @@ def test_a_meter_loses_no_request_of_several_threads() -> None:
 
 def executed(*receipts: RangeResult, topics: int = 1) -> Executed:
     ranges = tuple(
-        OffsetRange(BrokerPartition(f"t{i % topics}", i), 0, 10) for i in range(len(receipts))
+        OffsetRange(TopicPartition(f"t{i % topics}", i), 0, 10) for i in range(len(receipts))
     )
     plan = plain_plan(ranges=ranges)
     return Executed(plan, CommitResult(1, plan.id, 1, "t", receipts))

@@ -25,7 +25,7 @@ from etl.errors import (
     Owned,
     SettingsError,
 )
-from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.partitions import TopicPartition, parse_named
 from etl.report.describe import format_time
 from etl.report.run_progress import Outcome
 from etl.run.replay import replay
@@ -75,7 +75,11 @@ def reject_twice(outside: Outside) -> None:
 def reject_lacking(outside: Outside, first: int = 0) -> None:
     """Each record from `first` on is in the table once."""
     reject_twice(outside)
-    there = {(log, at) for log, found in outside.logs.items() for at in range(first, found.end)}
+    there = {
+        (partition, at)
+        for partition, found in outside.logs.items()
+        for at in range(first, found.end)
+    }
     assert set(outside.rows()) == there
 
 
@@ -232,8 +236,8 @@ def test_a_stored_plan_of_a_backfill_obliges_no_run(moment: int) -> None:
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at_moment(moment))
-    for log in LOGS:
-        outside.logs[log].log_start = 3
+    for partition in LOGS:
+        outside.logs[partition].log_start = 3
     stored = outside.newest_plan()
     assert outcomes(run(outside, CAPPED))[-1] is Outcome.UP_TO_DATE
     assert outside.newest_plan() == stored, "with nothing to read it stays"
@@ -293,7 +297,7 @@ def test_two_backfills_that_overlap_share_what_is_loaded() -> None:
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("create backfill", When.AFTER))
     filled(outside, backfill_request(1, 3), name="new")
-    assert left(outside) == {log: ((0, 1),) for log in LOGS}
+    assert left(outside) == {partition: ((0, 1),) for partition in LOGS}
     report = filled(outside, None)
     assert outcomes(report)[-1] is Outcome.BACKFILL_DONE
     reject_lacking(outside)
@@ -464,8 +468,8 @@ def _time(seconds: int) -> Timestamp:
 
 def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
     outside = live(5, 5, 5)
-    for log in LOGS:
-        outside.logs[log].later = {n: 10_000 + n for n in range(2, 5)} | {
+    for partition in LOGS:
+        outside.logs[partition].later = {n: 10_000 + n for n in range(2, 5)} | {
             n: 90_000 for n in range(5, 9)
         }
     filled(outside, backfill_request(_time(10), _time(60)))
@@ -537,8 +541,8 @@ def test_offsets_before_the_log_start_are_reported_and_left_out_on_request(
     outside = live(5, 5, 5)
     outside.logs[LOGS[0]].log_start = 2
     outside.logs[LOGS[1]].log_start = 5
-    for log in LOGS:
-        outside.logs[log].later = dict.fromkeys(range(9), 90_000)
+    for partition in LOGS:
+        outside.logs[partition].later = dict.fromkeys(range(9), 90_000)
     with pytest.raises(DataLoss, match=message):
         filled(outside, backfill_request(from_, 5))
     filled(outside, backfill_request(from_, 5, only_retained=True))
@@ -553,7 +557,7 @@ def test_before_the_first_run_nothing_is_backfilled() -> None:
 
 def test_a_partition_that_the_pipeline_has_not_begun_is_refused() -> None:
     outside = live(5, 5, 5)
-    outside.logs[BrokerPartition("clicks", 3)] = FakeLog(9)
+    outside.logs[TopicPartition("clicks", 3)] = FakeLog(9)
     with pytest.raises(SettingsError, match="The pipeline has not begun this partition,"):
         filled(outside)
 
@@ -667,14 +671,14 @@ def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> 
     settings = settings_of(broker_type="jafka", starting_offsets="latest")
     outside = physical_outside_of(5, 5)
     run(outside, settings)
-    ends = {log: found.end for log, found in outside.logs.items()}
-    for log in PHYSICAL_LOGS[:2]:
-        outside.logs[log].grow(1)
+    ends = {partition: found.end for partition, found in outside.logs.items()}
+    for partition in PHYSICAL_LOGS[:2]:
+        outside.logs[partition].grow(1)
     run(outside, settings)
     filled(outside, backfill_request(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings)
     requested = fake_ledger.read_backfill(outside, "old")
     assert requested and list(requested.intervals) == [PHYSICAL_LOGS[0]]
-    assert {place for log, place in outside.rows() if log == PHYSICAL_LOGS[0]} == set(
+    assert {place for partition, place in outside.rows() if partition == PHYSICAL_LOGS[0]} == set(
         outside.logs[PHYSICAL_LOGS[0]].read(0, outside.logs[PHYSICAL_LOGS[0]].end)
     )
 
@@ -704,9 +708,9 @@ def test_the_stored_plan_of_a_run_is_executed_before_a_backfill_begins(until: in
     filled(outside, backfill_request(0, until, "clicks:0"))
     while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
         reject_twice(outside)
-    assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), (
-        "also offsets that an operator skipped"
-    )
+    assert {offset_of(at) for partition, at in outside.rows() if partition == LOGS[0]} == set(
+        range(9)
+    ), "also offsets that an operator skipped"
 
 
 def test_each_plan_is_loaded_under_a_driver_lock_of_its_own() -> None:

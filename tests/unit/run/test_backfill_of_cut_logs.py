@@ -41,7 +41,9 @@ def begun(until: int = 5) -> Outside:
     outside = live(9, 9, 9)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, until, FIRST), crash_at("tidy", When.AFTER))
-    assert sum(log == LOGS[0] and int(str(at)) < until for log, at in outside.rows()) == 4
+    assert (
+        sum(partition == LOGS[0] and int(str(at)) < until for partition, at in outside.rows()) == 4
+    )
     return outside
 
 
@@ -118,9 +120,9 @@ def test_a_recreated_topic_is_accepted_beside_a_stored_plan_of_a_backfill(ids: s
     run(outside, CAPPED)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 5), crash_at("store plan", When.AFTER))
-    for log in LOGS:
-        outside.logs[log] = outside.logs[log].recreated()
-        outside.logs[log].grow(7)
+    for partition in LOGS:
+        outside.logs[partition] = outside.logs[partition].recreated()
+        outside.logs[partition].grow(7)
     getattr(outside, ids)["clicks"] = "@2" if ids == "creation_ids" else "second"
     with pytest.raises(NeedsDecision):
         run(outside, CAPPED)

@@ -9,25 +9,25 @@ import pytest
 
 from etl.decide.byte_offsets import name_damaged_plan
 from etl.errors import CorruptData, MisalignedOffset
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from tests.builders import plain_plan
 from tests.fakes.stories import PHYSICAL_LOGS, physical_outside_of, run
 from tests.fakes.world import When
 
-JAFKA = BrokerPartition("jt", 0, 1)
-KAFKA = BrokerPartition("k t", 3)
+JAFKA = TopicPartition("jt", 0, 1)
+KAFKA = TopicPartition("k t", 3)
 CRC = "A message's CRC-32 is not that of its bytes"
 AT_START = f"No message is at this byte position: {CRC}"
 
 
-def plan_of(log: BrokerPartition, **changes: Any) -> Plan:
-    ranges = (OffsetRange(log, 7000, 7400),)
-    return plain_plan(6, loaded_until={log: 7400}, ranges=ranges, **changes)
+def plan_of(partition: TopicPartition, **changes: Any) -> Plan:
+    ranges = (OffsetRange(partition, 7000, 7400),)
+    return plain_plan(6, loaded_until={partition: 7400}, ranges=ranges, **changes)
 
 
-def found_at(offset: int, log: BrokerPartition = JAFKA) -> MisalignedOffset:
-    return MisalignedOffset(AT_START, action="Check the group", **log.place, offset=offset)
+def found_at(offset: int, partition: TopicPartition = JAFKA) -> MisalignedOffset:
+    return MisalignedOffset(AT_START, action="Check the group", **partition.place, offset=offset)
 
 
 @pytest.mark.parametrize("offset", [7000, 7200])
@@ -80,13 +80,15 @@ def test_an_error_without_an_offset_stays() -> None:
 def test_a_run_names_its_stored_plan() -> None:
     outside = physical_outside_of(4, 2, 2)
     run(outside)
-    log = PHYSICAL_LOGS[0]
-    start = outside.logs[log].end
-    outside.logs[log].grow(3)
+    partition = PHYSICAL_LOGS[0]
+    start = outside.logs[partition].end
+    outside.logs[partition].grow(3)
 
     def damage(step: str, when: When) -> None:
         if (step, when) == ("append", When.BEFORE):
-            raise MisalignedOffset(AT_START, action="Check the group", **log.place, offset=start)
+            raise MisalignedOffset(
+                AT_START, action="Check the group", **partition.place, offset=start
+            )
 
     with pytest.raises(MisalignedOffset) as refused:
         run(outside, at=damage)

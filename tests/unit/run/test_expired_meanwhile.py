@@ -153,7 +153,7 @@ def test_a_second_driver_at_any_moment_of_an_overtaken_run_loses_and_doubles_not
             for _, loss in outside.losses
             for offset in range(loss.from_offset, loss.until_offset)
         }
-        rows = {offset for log, offset in outside.rows() if log == LOGS[0]}
+        rows = {offset for partition, offset in outside.rows() if partition == LOGS[0]}
         assert reported | rows == set(range(9)) and not reported & rows
         if next(moments) <= moment:
             break

@@ -16,7 +16,7 @@ from etl.decide.next_step import next_step, plan_superseding
 from etl.decide.partition_owners import leave_to_owners
 from etl.decide.reconcile import where_we_stand
 from etl.errors import EtlError, NeedsDecision, PartitionTruncated
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede, Table
 from etl.report.describe import describe_continuation, describe_given_up, describe_left
@@ -40,7 +40,7 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, _ = LOGS
-OTHER = BrokerPartition("clicks-2", 0)
+OTHER = TopicPartition("clicks-2", 0)
 Deed = Callable[[Outside], object]
 
 
@@ -51,8 +51,8 @@ def stored(*, topic_id: str = "id-1") -> Outside:
     outside = Outside({A: FakeLog(15), B: FakeLog(4), OTHER: FakeLog(6)})
     outside.topic_ids = {"clicks": topic_id, "clicks-2": f"{topic_id}-2"}
     run(outside)
-    for log in outside.logs.values():
-        log.end += 10
+    for partition in outside.logs.values():
+        partition.end += 10
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     return outside
@@ -85,8 +85,8 @@ def recreate(outside: Outside, end: int = 3, topic_id: str = "id-3") -> None:
 
 def recreate_both(outside: Outside) -> None:
     recreate(outside)
-    for log in (A, B):
-        outside.logs[log] = replace(outside.logs[log].recreated(), end=2)
+    for partition in (A, B):
+        outside.logs[partition] = replace(outside.logs[partition].recreated(), end=2)
     outside.topic_ids["clicks"] = "id-4"
 
 
@@ -128,8 +128,8 @@ def both(*deeds: Deed) -> Deed:
     return do
 
 
-def skipping(log: BrokerPartition, start: int, until: int) -> Deed:
-    return lambda outside: supersede(outside, Loss(log, start, until, LossReason.SKIPPED))
+def skipping(partition: TopicPartition, start: int, until: int) -> Deed:
+    return lambda outside: supersede(outside, Loss(partition, start, until, LossReason.SKIPPED))
 
 
 def accepting(*names: str, **value: Any) -> Deed:
@@ -247,14 +247,14 @@ def test_each_way_to_abandon_offsets_is_recorded_once_and_reported_by_the_run(wa
     assert losses_of(outside) == sorted(way.lost)
     assert not [key for key, times in outside.keys().items() if times > 1]
     lost = {
-        (loss.log, loss.incarnation, offset)
+        (loss.partition, loss.incarnation, offset)
         for loss in way.lost
         for offset in range(loss.from_offset, loss.until_offset)
     }
     loaded = set(outside.keys())
     planned = {
-        (log, 0, offset)
-        for log, until in ((A, 25), (B, 14), (OTHER, 16))
+        (partition, 0, offset)
+        for partition, until in ((A, 25), (B, 14), (OTHER, 16))
         for offset in range(until)
     }
     assert planned <= loaded | lost, sorted(planned - loaded - lost)
@@ -355,7 +355,9 @@ def test_offsets_that_the_superseding_plan_cannot_read_are_not_lost_and_are_repo
     assert losses_of(outside) == []
     outside.logs[OTHER].has_leader = True
     run(outside)
-    assert {offset for log, _, offset in outside.keys() if log == OTHER} == set(range(16))
+    assert {offset for partition, _, offset in outside.keys() if partition == OTHER} == set(
+        range(16)
+    )
 
 
 def test_a_topic_with_a_new_znode_in_a_copied_zookeeper_loses_nothing() -> None:
@@ -366,8 +368,8 @@ def test_a_topic_with_a_new_znode_in_a_copied_zookeeper_loses_nothing() -> None:
     run(outside)
     assert losses_of(outside) == []
     assert set(outside.keys()) == {
-        (log, 0, offset)
-        for log, until in ((A, 25), (B, 14), (OTHER, 16))
+        (partition, 0, offset)
+        for partition, until in ((A, 25), (B, 14), (OTHER, 16))
         for offset in range(until)
     }
 
@@ -375,13 +377,13 @@ def test_a_topic_with_a_new_znode_in_a_copied_zookeeper_loses_nothing() -> None:
 def test_of_a_recreated_or_truncated_physical_log_every_planned_offset_is_lost() -> None:
     outside = physical_outside_of(3, 2)
     run(outside)
-    starts = {log: found.end for log, found in outside.logs.items()}
-    for log in PHYSICAL_LOGS[:2]:
-        outside.logs[log].grow(2)
+    starts = {partition: found.end for partition, found in outside.logs.items()}
+    for partition in PHYSICAL_LOGS[:2]:
+        outside.logs[partition].grow(2)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     first, second = PHYSICAL_LOGS[:2]
-    ends = {log: found.end for log, found in outside.logs.items()}
+    ends = {partition: found.end for partition, found in outside.logs.items()}
     outside.logs[first].cut(starts[first])
     with pytest.raises(PartitionTruncated):
         run(outside)

@@ -14,7 +14,7 @@ import pytest
 from etl.errors import EtlError, LedgersDisagree, NeedsDecision, Owned, SettingsError
 from etl.ledger.documents import parse
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult, Plan, PlanKind
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
@@ -89,7 +89,7 @@ def test_a_stored_plan_without_a_leader_does_not_delay_others_and_loses_no_recor
         Outcome.INGESTED,
         Outcome.NO_LEADER,
     ]
-    assert {log for log, _ in outside.rows()} == set(LOGS[1:])
+    assert {partition for partition, _ in outside.rows()} == set(LOGS[1:])
     outside.logs[LOGS[0]].has_leader = True
     run(outside, settings)
     reject_unfinished(outside)
@@ -296,10 +296,10 @@ def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(
                 run(outside)
                 reject_broken(outside)
 
-        began = {log: found.end for log, found in outside.logs.items()}
+        began = {partition: found.end for partition, found in outside.logs.items()}
         with contextlib.suppress(EtlError):
             run(outside, at=at)
-            assert all(outside.offsets[log][0] >= end for log, end in began.items()), (
+            assert all(outside.offsets[partition][0] >= end for partition, end in began.items()), (
                 "exit 0, and something is left"
             )
         reject_broken(outside)
@@ -494,7 +494,7 @@ def test_a_new_topic_and_a_vanished_topic_change_nothing_for_the_others() -> Non
     outside = outside_of(5, 3)
     run(outside)
     gone = outside.logs.pop(LOGS[1])
-    other = BrokerPartition("clicks-2", 0)
+    other = TopicPartition("clicks-2", 0)
     outside.logs[other] = FakeLog(2)
     run(outside)
     assert outside.offsets[LOGS[1]] == (3, 0)
@@ -520,7 +520,7 @@ def overtaken(outside: Outside, *, always: bool) -> At:
                 )
             )
             rows = tuple(
-                (r.log, offset)
+                (r.partition, offset)
                 for r in other.ranges
                 for offset in range(r.from_offset, r.until_offset)
             )

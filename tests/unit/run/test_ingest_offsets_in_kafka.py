@@ -53,9 +53,9 @@ def test_after_a_crash_the_next_run_finishes_wherever_offsets_are(
     grow(outside, 3, 1, 9)
     run(outside)
     reject_unfinished(outside)
-    assert all(found.is_at(outside.logs[log].end) for log, found in outside.committed().items()), (
-        "in each place"
-    )
+    assert all(
+        found.is_at(outside.logs[partition].end) for partition, found in outside.committed().items()
+    ), "in each place"
 
 
 @in_kafka_too

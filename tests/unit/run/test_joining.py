@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 import pytest
 
 from etl.errors import DataLoss, OffsetMoved, Owned
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import ReadByOthers
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
@@ -48,7 +48,7 @@ SETTINGS = joining(settings_of())
 
 def run(
     outside: Outside,
-    *shares: Collection[BrokerPartition] | None,
+    *shares: Collection[TopicPartition] | None,
     settings: Settings = SETTINGS,
     at: At = lambda step, when: None,
     made: Callable[[FakeMember], object] = lambda member: None,
@@ -75,11 +75,14 @@ def reject_broken(outside: Outside, others: Others) -> None:
     """Each offset below the group's is in the table once or was read by others; never both."""
     rows = outside.rows()
     assert set(rows.values()) <= {1}
-    for log in outside.logs:
-        ours, theirs = {place for one, place in rows if one == log}, others.read.get(log, set())
-        passed = outside.offsets.get(log, (0, 0))[0]
+    for partition in outside.logs:
+        ours, theirs = (
+            {place for one, place in rows if one == partition},
+            others.read.get(partition, set()),
+        )
+        passed = outside.offsets.get(partition, (0, 0))[0]
         assert not ours & theirs
-        assert ours | theirs == set(range(passed)), log
+        assert ours | theirs == set(range(passed)), partition
 
 
 def newest(outside: Outside) -> tuple[ReadByOthers, ...]:
@@ -114,7 +117,7 @@ def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name(
     others.own(A)
     others.consume(A, 2)
     report = run(outside, [B, C])
-    assert report.plan is not None and {r.log for r in report.plan.ranges} == {B, C}
+    assert report.plan is not None and {r.partition for r in report.plan.ranges} == {B, C}
     others.consume(A, 1)
     del outside.owners[A]
     report = run(outside, LOGS)
@@ -157,7 +160,7 @@ def test_a_look_that_a_rebalance_overtakes_is_taken_again_with_the_new_share() -
         member.overtaken = 1
 
     report = run(outside, [A, B], [B], made=overtaken)
-    assert report.plan is not None and [r.log for r in report.plan.ranges] == [B]
+    assert report.plan is not None and [r.partition for r in report.plan.ranges] == [B]
 
 
 @pytest.mark.parametrize("what", ["owner", "offset"])
@@ -175,7 +178,7 @@ def test_a_rejected_commit_stores_nothing_and_the_next_plan_has_the_partitions_o
 
     report = run(outside, [A, B], [B], at=once("store plan", meanwhile))
     assert outcomes(report) == [Outcome.REBALANCED, Outcome.OWNED_BY_OTHERS, Outcome.INGESTED]
-    assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
+    assert [r.partition for plan in report.plans for r in plan.plan.ranges] == [B]
     reject_broken(outside, others)
 
 
@@ -195,7 +198,7 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
 
 @pytest.mark.parametrize("share", [[], [B], None])
 def test_a_committed_plan_is_executed_by_the_next_run_even_without_an_assignment(
-    share: list[BrokerPartition] | None,
+    share: list[TopicPartition] | None,
 ) -> None:
     outside = outside_of(5, 3)
     others = Others(outside)
@@ -251,7 +254,7 @@ def test_offsets_expired_after_the_commit_are_our_loss_and_no_further_offset_is_
         Outcome.NO_ASSIGNMENT,
     ]
     assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(0, 3)]
-    assert sorted(place for log, place in outside.rows() if log == A) == [3, 4]
+    assert sorted(place for partition, place in outside.rows() if partition == A) == [3, 4]
 
 
 def test_an_unfinished_plan_of_another_mode_is_superseded_before_its_first_fetch() -> None:
@@ -290,7 +293,7 @@ def test_a_lost_ledger_is_restored_from_the_table_and_the_group_continues_at_its
 @pytest.mark.parametrize("theirs", [A, B])
 def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_twice(
     moment: int,
-    theirs: BrokerPartition,
+    theirs: TopicPartition,
 ) -> None:
     outside = outside_of(5, 3)
     others = Others(outside)
@@ -303,7 +306,7 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_
     others.consume(theirs, outside.logs[theirs].end - outside.offsets[theirs][0])
     grow(outside, 2, 2)
     others.consume(theirs, 1)
-    run(outside, [log for log in (A, B) if log != theirs])
+    run(outside, [partition for partition in (A, B) if partition != theirs])
     reject_broken(outside, others)
     outside.owners.clear()
     run(outside, [A, B])

@@ -12,7 +12,7 @@ import pytest
 
 from etl.decide.next_step import Action, plan_superseding, steps_ahead
 from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
-from etl.model.partitions import BrokerPartition, OffsetsStorage
+from etl.model.partitions import OffsetsStorage, TopicPartition
 from etl.model.plans import CommitState, Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede
 from etl.report.run_progress import Outcome
@@ -68,7 +68,7 @@ def group_of(place: OffsetsStorage, *ends: int) -> Outside:
 
 def run(
     outside: Outside,
-    *shares: Collection[BrokerPartition] | None,
+    *shares: Collection[TopicPartition] | None,
     at: At = lambda step, when: None,
     settings: Settings | None = None,
     made: Callable[[FakeMember], object] = lambda member: None,
@@ -80,8 +80,8 @@ def run(
     return report
 
 
-def offset_of(outside: Outside, log: BrokerPartition) -> int:
-    found = outside.committed().get(log)
+def offset_of(outside: Outside, partition: TopicPartition) -> int:
+    found = outside.committed().get(partition)
     return (found.offset or 0) if found else 0
 
 
@@ -91,17 +91,20 @@ def reject_broken(outside: Outside, others: Others) -> None:
     """
     rows = outside.rows()
     assert set(rows.values()) <= {1}
-    for log in outside.logs:
-        ours, theirs = {place for one, place in rows if one == log}, others.read.get(log, set())
-        assert set(range(offset_of(outside, log))) <= ours | theirs, log
+    for partition in outside.logs:
+        ours, theirs = (
+            {place for one, place in rows if one == partition},
+            others.read.get(partition, set()),
+        )
+        assert set(range(offset_of(outside, partition))) <= ours | theirs, partition
 
 
 def take_over(
-    outside: Outside, others: Others, log: BrokerPartition, count: int
+    outside: Outside, others: Others, partition: TopicPartition, count: int
 ) -> Callable[[], None]:
     def do() -> None:
-        others.own(log)
-        others.consume(log, count)
+        others.own(partition)
+        others.consume(partition, count)
 
     return do
 
@@ -115,7 +118,11 @@ def test_offsets_are_committed_after_the_append_by_the_membership_of_the_plan(
     report = run(
         outside,
         LOGS,
-        at=once("append", AFTER, lambda: seen.append([offset_of(outside, log) for log in LOGS])),
+        at=once(
+            "append",
+            AFTER,
+            lambda: seen.append([offset_of(outside, partition) for partition in LOGS]),
+        ),
         made=members.append,
     )
     assert (outcomes(report), report.offsets_committed, seen) == (
@@ -123,7 +130,9 @@ def test_offsets_are_committed_after_the_append_by_the_membership_of_the_plan(
         3,
         [[0, 0, 0]],
     )
-    assert [offset_of(outside, log) for log in LOGS] == [5, 3, 4] and members[0].calls == [
+    assert [offset_of(outside, partition) for partition in LOGS] == [5, 3, 4] and members[
+        0
+    ].calls == [
         "join",
         "follow",
         "leave",
@@ -164,7 +173,9 @@ def test_the_next_run_begins_at_the_larger_of_our_offset_and_the_groups_and_comm
         == "clicks: other members of the group may also have read 2 offsets of partition 0 from "
         "0 to 2"
     )
-    assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
+    assert [offset_of(outside, partition) for partition in (A, B)] == [5, 3] and len(
+        outside.rows()
+    ) == 8
     grow(outside, 3, 3)
     others.own(A)
     others.consume(A, 2)
@@ -180,7 +191,7 @@ def test_the_next_run_begins_at_the_larger_of_our_offset_and_the_groups_and_comm
 @pytest.mark.parametrize("share", [[], [B]], ids=["no_assignment", "a part"])
 def test_a_stored_plan_is_executed_unchanged_on_logs_of_others_too_and_that_is_reported(
     place: OffsetsStorage,
-    share: list[BrokerPartition],
+    share: list[TopicPartition],
 ) -> None:
     outside = group_of(place, 5, 3)
     others = Others(outside)
@@ -202,7 +213,7 @@ def test_a_stored_plan_is_executed_unchanged_on_logs_of_others_too_and_that_is_r
 @pytest.mark.parametrize("theirs", [A, B])
 def test_a_crash_at_any_change_of_the_group_loses_nothing_and_records_read_twice_are_reported(
     moment: int,
-    theirs: BrokerPartition,
+    theirs: TopicPartition,
     place: OffsetsStorage,
 ) -> None:
     outside = group_of(place, 5, 3)
@@ -217,13 +228,17 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_records_read_twice
     others.consume(theirs, outside.logs[theirs].end - offset_of(outside, theirs))
     grow(outside, 2, 2)
     others.consume(theirs, 1)
-    reports.append(run(outside, [log for log in (A, B) if log != theirs]))
+    reports.append(run(outside, [partition for partition in (A, B) if partition != theirs]))
     reject_broken(outside, others)
     outside.owners.clear()
     reports.append(run(outside, [A, B]))
     reject_broken(outside, others)
-    assert [offset_of(outside, log) for log in (A, B)] == [outside.logs[log].end for log in (A, B)]
-    twice = others.read[theirs] & {offset for log, offset in outside.rows() if log == theirs}
+    assert [offset_of(outside, partition) for partition in (A, B)] == [
+        outside.logs[partition].end for partition in (A, B)
+    ]
+    twice = others.read[theirs] & {
+        offset for partition, offset in outside.rows() if partition == theirs
+    }
     reported = {outcome for report in reports for outcome in outcomes(report)}
     assert not twice or reported & {Outcome.DUPLICATE_READS, Outcome.OWNER_CHANGED}
     holes = fake_ledger.loaded(outside, None).read_by_others
@@ -266,7 +281,7 @@ def test_offsets_of_a_rejected_commit_are_committed_later_whoever_planned_other_
     outside.owners.clear()
     report = run(outside, [A, B])
     assert Outcome.PLAN_COMPLETED in outcomes(report)
-    assert [offset_of(outside, log) for log in (A, B)] == [9, 9] and set(
+    assert [offset_of(outside, partition) for partition in (A, B)] == [9, 9] and set(
         outside.rows().values()
     ) == {1}
 
@@ -302,7 +317,9 @@ def test_the_key_may_be_changed_after_a_run_that_died(
     for settings in (after, before):
         run(outside, [A, B], settings=settings)
         reject_broken(outside, others)
-    assert len(outside.rows()) == 12 and [offset_of(outside, log) for log in (A, B)] == [7, 5]
+    assert len(outside.rows()) == 12 and [
+        offset_of(outside, partition) for partition in (A, B)
+    ] == [7, 5]
 
 
 @both_places
@@ -315,7 +332,9 @@ def test_back_in_another_mode_unfinished_work_is_completed(place: OffsetsStorage
     settings = settings_of()
     claiming = with_keys(settings, group={"offsets_storage": place})
     ingest(FakeWorld(outside, claiming), claiming, new_report())
-    assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
+    assert [offset_of(outside, partition) for partition in (A, B)] == [5, 3] and len(
+        outside.rows()
+    ) == 8
 
 
 @both_places
@@ -330,7 +349,9 @@ def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(
     outside.logs[A].log_start = 3
     report = run(outside, [A, B], settings=settings)
     assert Outcome.PLAN_SUPERSEDED in outcomes(report) and Outcome.RECORDS_LOST in outcomes(report)
-    assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 5
+    assert [offset_of(outside, partition) for partition in (A, B)] == [5, 3] and len(
+        outside.rows()
+    ) == 5
 
 
 @both_places
@@ -395,7 +416,7 @@ def test_a_command_hands_its_plan_over_as_it_is_stored_and_the_next_run_executes
     plan = set_to(outside, member_of(ZOOKEEPER), share=[A, B], b=4)
     assert plan and plan.commit.state is CommitState.DONE and offset_of(outside, B) == 4
     run(outside, [A, B])
-    assert [offset_of(outside, log) for log in (A, B)] == [7, 5] and len(
+    assert [offset_of(outside, partition) for partition in (A, B)] == [7, 5] and len(
         outside.rows()
     ) == 8 + 2 + 1
 
@@ -420,7 +441,7 @@ def test_a_truncated_log_is_left_out_of_a_stored_plan_and_accepted_after_it() ->
         snapshot.ledger,
     )
     run(outside, [])
-    assert {place for log, place in outside.rows() if log == B} == set(range(7))
+    assert {place for partition, place in outside.rows() if partition == B} == set(range(7))
 
 
 def test_a_recreated_topic_leaves_nothing_of_a_stored_plan_and_the_message_has_the_command() -> (
@@ -434,7 +455,9 @@ def test_a_recreated_topic_leaves_nothing_of_a_stored_plan_and_the_message_has_t
         run(outside, [A, B], at=crash_at("fetch", BEFORE))
     outside.owners.clear()
     outside.topic_ids = {"clicks": "another"}
-    outside.logs = {log: replace(outside.logs[log].recreated(), end=2) for log in (A, B)}
+    outside.logs = {
+        partition: replace(outside.logs[partition].recreated(), end=2) for partition in (A, B)
+    }
     with pytest.raises(
         NeedsDecision, match="which a member of the group stored and is not in the table"
     ) as refused:
@@ -459,7 +482,9 @@ def test_a_recreated_topic_leaves_nothing_of_a_stored_plan_and_the_message_has_t
     accept(outside, "clicks", settings=settings, share=[A, B])
     for _ in range(2):
         run(outside, [A, B])
-    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {
+    assert {
+        (loss.partition, loss.from_offset, loss.until_offset) for _, loss in outside.losses
+    } == {
         (A, 5, 9),
         (B, 3, 7),
     }

@@ -32,11 +32,11 @@ from etl.decide.restore_ledger import differing_offsets
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
-    BrokerPartition,
     Committed,
     MemberAssignment,
     Membership,
     OffsetsStorage,
+    TopicPartition,
 )
 from etl.model.plans import CommitState, Loss, LossReason, PlannedCommit, ReadByOthers
 from etl.model.snapshot import Ledger, Supersede, UpToDate
@@ -78,7 +78,7 @@ SETTINGS = member_of(settings_of())
 
 
 def run(
-    outside: Outside, share: Collection[BrokerPartition], at: At = lambda step, when: None
+    outside: Outside, share: Collection[TopicPartition], at: At = lambda step, when: None
 ) -> None:
     ingest(FakeWorld(outside, SETTINGS, at, member=member_with(share)), SETTINGS, new_report())
 
@@ -99,9 +99,14 @@ def read_on_by_others() -> tuple[Outside, Others]:
 def reject_read_by_both(outside: Outside, others: Others) -> None:
     rows = outside.rows()
     assert set(rows.values()) <= {1}
-    for log in outside.logs:
-        ours, theirs = {place for one, place in rows if one == log}, others.read.get(log, set())
-        assert not ours & theirs and ours | theirs == set(range(outside.offsets[log][0])), log
+    for partition in outside.logs:
+        ours, theirs = (
+            {place for one, place in rows if one == partition},
+            others.read.get(partition, set()),
+        )
+        assert not ours & theirs and ours | theirs == set(range(outside.offsets[partition][0])), (
+            partition
+        )
 
 
 def test_an_offset_of_others_in_the_newest_plan_is_not_restored_after_a_lost_ledger() -> None:
@@ -138,7 +143,7 @@ def test_a_set_offset_moves_with_the_plan_and_those_of_others_stay_and_are_named
     run(outside, [A, B])
     assert (
         outside.offsets[A][0] == 10
-        and not {place for log, place in outside.rows() if log == A} & others.read[A]
+        and not {place for partition, place in outside.rows() if partition == A} & others.read[A]
     )
 
 
@@ -151,7 +156,7 @@ def test_what_a_position_passes_over_begins_where_others_ended() -> None:
         and plan.losses.read_by_others == (ReadByOthers(A, 5, 7),)
     )
     run(outside, [A, B])
-    assert not {place for log, place in outside.rows() if log == A} & others.read[A]
+    assert not {place for partition, place in outside.rows() if partition == A} & others.read[A]
 
 
 def test_the_position_of_a_log_of_another_member_is_not_set() -> None:
@@ -194,7 +199,7 @@ def test_a_command_that_dies_while_storing_has_done_all_or_nothing_and_a_run_con
     outside.owners.clear()
     run(outside, [A, B])
     run(outside, [A, B])
-    ours = {place for log, place in outside.rows() if log == B}
+    ours = {place for partition, place in outside.rows() if partition == B}
     assert (
         ours | others.read[B] == set(range(9)) - ({7} if when is When.AFTER else set())
         and not ours & others.read[B]
@@ -217,17 +222,18 @@ def test_a_log_accepted_as_another_moves_its_offset_with_the_plan_only_if_it_is_
     run(outside, [A, B])
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {
-        log: replace(outside.logs[log].recreated(), end=end) for log, end in ((A, 4), (B, 2))
+        partition: replace(outside.logs[partition].recreated(), end=end)
+        for partition, end in ((A, 4), (B, 2))
     }
     with pytest.raises(Owned, match="assigned to no known member of the group"):
         accept(outside, "clicks", settings=SETTINGS, share=[B])
     plan = accept(outside, "clicks", settings=SETTINGS, share=[A, B])
     assert plan.commit.state is CommitState.DONE and [
-        outside.offsets[log][0] for log in (A, B)
+        outside.offsets[partition][0] for partition in (A, B)
     ] == [0, 0]
     run(outside, [A, B])
     run(outside, [A, B])
-    assert [outside.offsets[log][0] for log in (A, B)] == [4, 2] and len(
+    assert [outside.offsets[partition][0] for partition in (A, B)] == [4, 2] and len(
         outside.keys()
     ) == 5 + 3 + 4 + 2
 
@@ -354,7 +360,7 @@ def test_offsets_that_others_read_on_from_are_no_moved_offsets_and_stop_no_run()
         (1, "plan not appended", executes),
     ]
     run(outside, [A, B])
-    assert not {place for log, place in outside.rows() if log == A} & others.read[A]
+    assert not {place for partition, place in outside.rows() if partition == A} & others.read[A]
 
 
 def test_a_backfill_of_missing_offsets_leaves_others_and_one_by_name_reports_them() -> None:
@@ -417,7 +423,7 @@ def test_a_truncated_log_is_left_out_of_a_committed_plan_and_accepted_after_it()
         snapshot.ledger,
     )
     run(outside, [])
-    assert {place for log, place in outside.rows() if log == B} == set(range(7))
+    assert {place for partition, place in outside.rows() if partition == B} == set(range(7))
 
 
 @pytest.mark.parametrize("ends", [(4, 2), (20, 20)], ids=["shorter", "longer"])
@@ -433,8 +439,8 @@ def test_a_recreated_topic_leaves_nothing_of_a_committed_plan_and_the_message_ha
     outside.owners.clear()
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {
-        log: replace(outside.logs[log].recreated(), end=end)
-        for log, end in zip((A, B), ends, strict=True)
+        partition: replace(outside.logs[partition].recreated(), end=end)
+        for partition, end in zip((A, B), ends, strict=True)
     }
     with pytest.raises(NeedsDecision, match="recreated") as refused:
         run(outside, [A, B])
@@ -449,7 +455,9 @@ def test_a_recreated_topic_leaves_nothing_of_a_committed_plan_and_the_message_ha
     accept(outside, "clicks", settings=SETTINGS, share=[A, B])
     run(outside, [A, B])
     run(outside, [A, B])
-    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {
+    assert {
+        (loss.partition, loss.from_offset, loss.until_offset) for _, loss in outside.losses
+    } == {
         (A, 5, 9),
         (B, 3, 7),
     }
@@ -475,8 +483,8 @@ def test_what_expired_of_a_plan_that_was_handed_over_may_be_skipped_by_hand() ->
     with pytest.raises(DataLoss):
         superseded(outside, Loss(A, 5, 6, LossReason.SKIPPED))
     superseded(outside, Loss(A, 5, 7, LossReason.SKIPPED))
-    assert {place for log, place in outside.rows() if log == A} == {*range(5), 7, 8}
-    assert {place for log, place in outside.rows() if log == B} == set(range(7))
+    assert {place for partition, place in outside.rows() if partition == A} == {*range(5), 7, 8}
+    assert {place for partition, place in outside.rows() if partition == B} == set(range(7))
 
 
 def test_a_command_that_moves_offsets_of_a_kafka_group_waits_until_the_group_is_empty() -> None:
@@ -508,14 +516,14 @@ def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were
             taken, state, seen, SETTINGS, uid=outside.uid or "", now_ms=1, reason="renamed"
         )
         assert world.store(with_id(ownership_after_inheritance(plan, seen, SETTINGS))) is None
-    assert [outside.offsets[log][0] for log in LOGS] == [7, 7, 4]
+    assert [outside.offsets[partition][0] for partition in LOGS] == [7, 7, 4]
     run(outside, LOGS)
     run(outside, LOGS)
     rows = outside.rows()
-    assert not {place for log, place in rows if log == A} & others.read[A] and set(
+    assert not {place for partition, place in rows if partition == A} & others.read[A] and set(
         rows.values()
     ) == {1}
-    assert [outside.offsets[log][0] for log in LOGS] == [9, 7, 6]
+    assert [outside.offsets[partition][0] for partition in LOGS] == [9, 7, 6]
 
 
 def test_a_pipeline_with_a_possibly_committed_plan_outside_the_table_is_not_inherited() -> None:
@@ -599,7 +607,7 @@ def test_a_log_truncated_below_others_reads_is_not_read_by_both_at_any_group_off
     run(outside, [A, B])
     stored = outside.newest_plan()
     assert stored and stored.losses.read_by_others == (ReadByOthers(A, 5, 6),)
-    assert {place for log, place in outside.rows() if log == A} == {*range(5), 6}
+    assert {place for partition, place in outside.rows() if partition == A} == {*range(5), 6}
 
 
 @pytest.mark.parametrize(
@@ -613,7 +621,7 @@ def test_an_offset_that_others_moved_is_not_restored_in_a_log_with_an_unknown_en
     outside, _ = read_on_by_others()
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
     assert newest and differing_offsets(newest, seen) == {A: (7, 5)}
-    left = {log: extent for log, extent in seen.readable.items() if log != A}
+    left = {partition: extent for partition, extent in seen.readable.items() if partition != A}
     seen = with_facts(
         seen, extents=left, leaderless=frozenset([A]) if nobody_leads else frozenset()
     )

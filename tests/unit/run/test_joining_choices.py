@@ -34,7 +34,7 @@ def test_a_paused_log_of_our_assignment_has_no_range_and_no_commit_until_the_res
     plan = outside.newest_plan()
     assert (
         plan is not None
-        and {r.log for r in plan.ranges} == {A, C}
+        and {r.partition for r in plan.ranges} == {A, C}
         and B not in plan.offsets_to_commit
     )
     assert outcomes(report) == [Outcome.PAUSED, Outcome.INGESTED]
@@ -72,7 +72,7 @@ def test_what_others_read_of_a_log_that_we_paused_is_theirs_once_we_own_it_again
     ingest(FakeWorld(outside, settings, member=member_with([A, B])), settings, new_report())
     outside.pauses = ()
     ingest(FakeWorld(outside, settings, member=member_with([A, B])), settings, new_report())
-    assert sorted(place for log, place in outside.rows() if log == B) == [0, 1, 2, 5, 6]
+    assert sorted(place for partition, place in outside.rows() if partition == B) == [0, 1, 2, 5, 6]
     assert outside.offsets[B][0] == 7 and others.read == {B: {3, 4}}
 
 

@@ -21,7 +21,7 @@ from etl.decide.reconcile import plan_in_force
 from etl.decide.restore_ledger import find_lost_part
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, OffsetsStorage
+from etl.model.partitions import OffsetsStorage, TopicPartition
 from etl.model.plans import CommitState, ReadByOthers
 from etl.model.snapshot import Table
 from etl.report.run_progress import Outcome
@@ -70,7 +70,7 @@ def group_of(*ends: int) -> Outside:
 
 def run(
     outside: Outside,
-    *shares: Collection[BrokerPartition] | None,
+    *shares: Collection[TopicPartition] | None,
     settings: Settings = SETTINGS,
     at: At = lambda step, when: None,
     made: Callable[[FakeMember], object] = lambda member: None,
@@ -86,10 +86,13 @@ def reject_broken(outside: Outside, others: Others) -> None:
     """Each offset below the group's is in the table once or was read by others; never both."""
     rows = outside.rows()
     assert set(rows.values()) <= {1}
-    for log in outside.logs:
-        ours, theirs = {place for one, place in rows if one == log}, others.read.get(log, set())
+    for partition in outside.logs:
+        ours, theirs = (
+            {place for one, place in rows if one == partition},
+            others.read.get(partition, set()),
+        )
         assert not ours & theirs
-        assert ours | theirs == set(range(outside.kept.get(log, (0, ""))[0])), log
+        assert ours | theirs == set(range(outside.kept.get(partition, (0, ""))[0])), partition
 
 
 def left_unfinished(outside: Outside, step: str, when: When) -> Others:
@@ -130,7 +133,7 @@ def test_offsets_move_by_one_commit_after_the_plan_and_before_the_first_fetch() 
 @pytest.mark.parametrize("moment", range(40))
 def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_twice(
     moment: int,
-    theirs: BrokerPartition,
+    theirs: TopicPartition,
 ) -> None:
     outside = group_of(5, 3)
     others = Others(outside)
@@ -143,7 +146,7 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_
     others.consume(theirs, outside.logs[theirs].end - outside.kept[theirs][0])
     grow(outside, 2, 2)
     others.consume(theirs, 1)
-    run(outside, [log for log in (A, B) if log != theirs])
+    run(outside, [partition for partition in (A, B) if partition != theirs])
     reject_broken(outside, others)
     outside.owners.clear()
     run(outside, [A, B])
@@ -182,8 +185,8 @@ def test_with_all_metadata_overwritten_an_operator_decides_and_nothing_is_stored
     others = left_unfinished(outside, step, when)
     others.own(A, B)
     grow(outside, 2, 2)
-    for log in (A, B):
-        others.consume(log, outside.logs[log].end - outside.kept[log][0])
+    for partition in (A, B):
+        others.consume(partition, outside.logs[partition].end - outside.kept[partition][0])
     outside.owners.clear()
     plans = dict(outside.plans)
     with pytest.raises(
@@ -211,8 +214,8 @@ def test_an_operator_decides_also_for_a_table_created_or_accepted_meanwhile() ->
         run(outside, [A, B], at=crash_at("hand over", AFTER))
     others.own(A, B)
     grow(outside, 2, 2)
-    for log in (A, B):
-        others.consume(log, 2)
+    for partition in (A, B):
+        others.consume(partition, 2)
     outside.owners.clear()
     with pytest.raises(
         NeedsDecision, match="The result of the offset commit of plan 1 is unknown:"
@@ -242,7 +245,10 @@ def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
         assert (found := outside.newest_plan()) is not None
         assert found.commit.state is CommitState.REJECTED
         outside.kept.update(
-            {log: (late.loaded_until[log], late.commit_metadata) for log in late.offsets_to_commit}
+            {
+                partition: (late.loaded_until[partition], late.commit_metadata)
+                for partition in late.offsets_to_commit
+            }
         )
 
     report = run(outside, [A, B], at=once("write resolved commits", AFTER, lands))
@@ -302,7 +308,7 @@ def test_a_rejected_commit_is_void_and_the_next_plan_has_the_partitions_owned_th
         Outcome.INGESTED,
         Outcome.OWNED_BY_OTHERS,
     ]
-    assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
+    assert [r.partition for plan in report.plans for r in plan.plan.ranges] == [B]
     reject_broken(outside, others)
     outside.owners.clear()
     run(outside, [A, B])
@@ -321,8 +327,8 @@ def test_an_unfinished_void_plan_needs_no_decision_whatever_others_committed_sin
                 raise Crash(step)
 
         run(outside, [A, B], at=at)
-    for log in (A, B):
-        others.consume(log, outside.logs[log].end)
+    for partition in (A, B):
+        others.consume(partition, outside.logs[partition].end)
     outside.owners.clear()
     grow(outside, 1, 1)
     report = run(outside, [A, B])
@@ -569,8 +575,8 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     outside = group_of(5, 3)
     others = left_unfinished(outside, "hand over", BEFORE)
     others.own(A, B)
-    for log in (A, B):
-        others.consume(log, 4)
+    for partition in (A, B):
+        others.consume(partition, 4)
     outside.owners.clear()
     grow(outside, 1, 1)
     left = outside.newest_plan()

@@ -10,7 +10,7 @@ import pytest
 
 from etl.decide.next_step import Action, steps_ahead
 from etl.errors import Owned
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Bound, Bounds, Request
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
@@ -46,8 +46,8 @@ AWAY = LOGS[2]
 def outside() -> Outside:
     """Three logs, each with records after T."""
     out = outside_of(5, 3, 4)
-    for log, offset in zip(LOGS, (3, 2, 2)):
-        out.logs[log].later = {at: T for at in range(offset, 20)}
+    for partition, offset in zip(LOGS, (3, 2, 2)):
+        out.logs[partition].later = {at: T for at in range(offset, 20)}
     return out
 
 
@@ -64,20 +64,20 @@ def load(
 def reached(out: Outside) -> list[int]:
     rows = out.rows()
     assert set(rows.values()) <= {1}
-    return [sum(1 for log, _ in rows if log == one) for one in LOGS]
+    return [sum(1 for partition, _ in rows if partition == one) for one in LOGS]
 
 
 def left(report: Report) -> list[str]:
     return [sentence for outcome, sentence in report.outcomes if outcome is Outcome.NOT_COMPLETE]
 
 
-def lead(out: Outside, *, is_led: bool, log: BrokerPartition = AWAY) -> None:
-    out.logs[log].has_leader = is_led
+def lead(out: Outside, *, is_led: bool, partition: TopicPartition = AWAY) -> None:
+    out.logs[partition].has_leader = is_led
 
 
 def grow(out: Outside) -> None:
-    for log in LOGS:
-        out.logs[log].grow(2)
+    for partition in LOGS:
+        out.logs[partition].grow(2)
 
 
 @pytest.mark.parametrize("settings", [SKIPS, CAPPED])
@@ -243,15 +243,15 @@ def test_a_log_of_byte_offsets_is_read_to_its_frozen_end_though_no_boundary_name
     capped = PHYSICAL_SETTINGS.model_copy(
         update={"limits": PHYSICAL_SETTINGS.limits.model_copy(update={"max_bytes_per_plan": 1})}
     )
-    ends = [log.end for log in out.logs.values()]
+    ends = [partition.end for partition in out.logs.values()]
     with pytest.raises(Crash):
         load(out, BARE, capped, at=crash_at("tidy", When.AFTER))
-    for log in out.logs.values():
-        log.grow(2)
+    for partition in out.logs.values():
+        partition.grow(2)
     report = load(out, BARE, capped)
     assert (
         report.plan
-        and [report.plan.loaded_until[log] for log in out.logs] == ends
+        and [report.plan.loaded_until[partition] for partition in out.logs] == ends
         and not left(report)
     )
     assert outcomes(load(out, BARE, capped)) == [Outcome.ALREADY_LOADED]
@@ -260,18 +260,18 @@ def test_a_log_of_byte_offsets_is_read_to_its_frozen_end_though_no_boundary_name
 def test_a_plan_that_supersedes_one_under_a_key_ends_at_the_same_byte_offset() -> None:
     out = physical_outside_of(3, 4)
     first, second = out.logs
-    ends = [log.end for log in out.logs.values()]
+    ends = [partition.end for partition in out.logs.values()]
     with pytest.raises(Crash):
         load(out, BARE, PHYSICAL_SETTINGS, at=crash_at("fetch", When.BEFORE))
-    for log in out.logs.values():
-        log.grow(2)
-    lead(out, is_led=False, log=second)
+    for partition in out.logs.values():
+        partition.grow(2)
+    lead(out, is_led=False, partition=second)
     report = load(out, BARE, PHYSICAL_SETTINGS)
     assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED and "clicks" in left(report)[0]
     assert report.plan and report.plan.loaded_until[first] == ends[0]
-    lead(out, is_led=True, log=second)
+    lead(out, is_led=True, partition=second)
     report = load(out, BARE, PHYSICAL_SETTINGS)
-    assert report.plan and [report.plan.loaded_until[log] for log in out.logs] == ends
+    assert report.plan and [report.plan.loaded_until[partition] for partition in out.logs] == ends
     assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_LOADED]
 
 

@@ -13,7 +13,7 @@ from etl.errors import SettingsError
 from etl.io.delta import loaded_plans, recover_results
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import plan_document
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata, Ledger, Table
 from etl.run import live_services
@@ -23,7 +23,7 @@ from etl.run.service_interfaces import RunContext
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 READ, COUNTED = RangeResult(9, 100), RangeResult(8, None, missing_offsets=2)
-LOG = BrokerPartition("clicks", 0)
+LOG = TopicPartition("clicks", 0)
 PLAN = plain_plan(ranges=(OffsetRange(LOG, 0, 10),), loaded_until={LOG: 10}, id="plan-1")
 
 

@@ -18,8 +18,8 @@ def loaded(**ids: str) -> Outside:
     outside = outside_of(5, 3, 4)
     outside.topic_ids, outside.creation_ids = ids, {"clicks": "zxid-5"}
     run(outside)
-    for log in outside.logs.values():
-        log.end += 10
+    for partition in outside.logs.values():
+        partition.end += 10
     return outside
 
 
@@ -29,14 +29,17 @@ def recreated_at(outside: Outside, step: str, when: When, **ids: str) -> None:
     def change(now: str, side: When) -> None:
         if (now, side) == (step, when) and outside.creation_ids == {"clicks": "zxid-5"}:
             outside.creation_ids, outside.topic_ids = {"clicks": "zxid-9"}, ids
-            outside.logs = {log: replace(outside.logs[log].recreated(), end=60) for log in LOGS}
+            outside.logs = {
+                partition: replace(outside.logs[partition].recreated(), end=60)
+                for partition in LOGS
+            }
 
     run(outside, at=change)
 
 
 def reject_doubled_or_missing(outside: Outside) -> None:
     assert max(outside.records().values()) == max(outside.keys().values()) == 1
-    assert set(outside.records()) >= {(log, 1, at) for log in LOGS for at in range(60)}
+    assert set(outside.records()) >= {(partition, 1, at) for partition in LOGS for at in range(60)}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from etl.errors import BrokerError, SettingsError
 from etl.io.brokers.group_offsets import MirrorWriter, commit_to_mirror_group
 from etl.kafka.request_values import CommittedOffset
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult, Predecessor
 from etl.model.snapshot import Ledger
 from etl.report.run_progress import Outcome
@@ -21,8 +21,8 @@ from etl.report.run_report import Report
 from etl.run import after_commit
 from tests.builders import plain_plan, plain_settings
 
-A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
-OTHER = BrokerPartition("orders", 0)
+A, B = (TopicPartition("clicks", partition) for partition in (0, 1))
+OTHER = TopicPartition("orders", 0)
 
 
 class Group:
@@ -33,15 +33,18 @@ class Group:
             dict(a=A, b=B)[name]: CommittedOffset(None, *reported)
             for name, reported in there.items()
         }
-        self.committed: list[tuple[dict[BrokerPartition, int], str]] = []
+        self.committed: list[tuple[dict[TopicPartition, int], str]] = []
 
     def fetch_offsets(
-        self, group: str, logs: Collection[BrokerPartition]
-    ) -> dict[BrokerPartition, CommittedOffset]:
-        return {log: self.there.get(log, CommittedOffset(None, None, "")) for log in logs}
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        return {
+            partition: self.there.get(partition, CommittedOffset(None, None, ""))
+            for partition in partitions
+        }
 
     def commit_offsets(
-        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str
+        self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str
     ) -> None:
         self.committed.append((dict(offsets), metadata))
 
@@ -89,8 +92,8 @@ US, OLD = MirrorWriter("g", "clicks"), MirrorWriter("before", "clicks-2025")
 )
 def test_offsets_of_another_writer_are_left_as_they_are(
     group: Group,
-    written: dict[BrokerPartition, int] | None,
-    left: dict[BrokerPartition, str],
+    written: dict[TopicPartition, int] | None,
+    left: dict[TopicPartition, str],
 ) -> None:
     positions = {A: 5, B: 7}
     cluster: Any = group

@@ -8,7 +8,7 @@ import pytest
 
 from etl.decide.offsets import RESTORE
 from etl.errors import OffsetMoved
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from tests.fakes.fake_log import FakeLog
@@ -80,7 +80,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
     moved_to: int,
     named_again: type[OffsetMoved] | Outcome,
 ) -> None:
-    orders = BrokerPartition("clicks-orders", 0)
+    orders = TopicPartition("clicks-orders", 0)
     outside, both = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
     outside.logs[orders] = FakeLog(2)
     run(outside, both)
@@ -113,13 +113,13 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
             Outcome.RECORDS_LOST,
             Outcome.INGESTED,
         ]
-        assert [(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [
-            (orders, 2, 7)
-        ]
+        assert [
+            (loss.partition, loss.from_offset, loss.until_offset) for _, loss in outside.losses
+        ] == [(orders, 2, 7)]
 
 
 def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
-    orders = BrokerPartition("clicks-orders", 0)
+    orders = TopicPartition("clicks-orders", 0)
     outside, both = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
     outside.logs[orders] = FakeLog(2)
     run(outside, both)

@@ -11,7 +11,7 @@ import pytest
 from etl.commands.plans import preview_of
 from etl.decide.replay import ReplayRequest
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved
-from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import PlanKind, Request
 from etl.model.snapshot import Pause
 from etl.report.run_progress import Outcome
@@ -47,17 +47,17 @@ AT_MS = 1_699_999_000_000
 WHOLE = Pause("clicks", None, "all of it", "kim@host", AT_MS)
 
 
-def pause(outside: Outside, place: int = 1) -> BrokerPartition:
-    log = list(outside.logs)[place]
+def pause(outside: Outside, place: int = 1) -> TopicPartition:
+    partition = list(outside.logs)[place]
     outside.pauses = (
         *outside.pauses,
-        Pause("clicks", log, "its records are broken", "kim@host", AT_MS),
+        Pause("clicks", partition, "its records are broken", "kim@host", AT_MS),
     )
-    return log
+    return partition
 
 
-def rows_of(outside: Outside, log: BrokerPartition) -> int:
-    return sum(1 for there, _ in outside.rows() if there == log)
+def rows_of(outside: Outside, partition: TopicPartition) -> int:
+    return sum(1 for there, _ in outside.rows() if there == partition)
 
 
 def paused_in(report: Report) -> list[str]:
@@ -70,15 +70,15 @@ def test_a_paused_log_keeps_its_offset_while_others_are_read_and_continues_there
 ) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    log = pause(outside)
-    before, rows = outside.offsets[log], rows_of(outside, log)
+    partition = pause(outside)
+    before, rows = outside.offsets[partition], rows_of(outside, partition)
     for _ in range(2):
         grow(outside, 2, 2, 2)
         report = run(outside)
         assert (
             report.plan
-            and report.plan.loaded_until[log] == before[0]
-            and log not in {r.log for r in report.plan.ranges}
+            and report.plan.loaded_until[partition] == before[0]
+            and partition not in {r.partition for r in report.plan.ranges}
         )
         [result] = paused_in(report)
         assert (
@@ -86,7 +86,7 @@ def test_a_paused_log_keeps_its_offset_while_others_are_read_and_continues_there
             in result
             and "s unread, " in result
         )
-    assert outside.offsets[log] == before and rows_of(outside, log) == rows
+    assert outside.offsets[partition] == before and rows_of(outside, partition) == rows
     outside.pauses = ()
     assert not paused_in(run(outside))
     reject_unfinished(outside)
@@ -106,7 +106,7 @@ def test_a_crash_at_any_moment_with_a_paused_log_loads_its_rows_once_and_only_af
 ) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    log = pause(outside)
+    partition = pause(outside)
     grow(outside, 2, 2, 2)
     try:
         run(outside, at=crash_at(step, when))
@@ -114,7 +114,7 @@ def test_a_crash_at_any_moment_with_a_paused_log_loads_its_rows_once_and_only_af
         pass
     reject_broken(outside)
     run(outside)
-    assert rows_of(outside, log) == 3
+    assert rows_of(outside, partition) == 3
     outside.pauses = ()
     run(outside)
     reject_unfinished(outside)
@@ -130,13 +130,13 @@ def test_a_log_paused_at_any_moment_of_a_run_is_read_by_its_stored_plan_and_by_n
     except Crash:
         pass
     was_planned = bool(outside.plans)
-    log = pause(outside)
+    partition = pause(outside)
     run(outside)
     reject_broken(outside)
-    assert rows_of(outside, log) == (3 if was_planned else 0)
+    assert rows_of(outside, partition) == (3 if was_planned else 0)
     grow(outside, 2, 2, 2)
     run(outside)
-    assert rows_of(outside, log) == (3 if was_planned else 0)
+    assert rows_of(outside, partition) == (3 if was_planned else 0)
     outside.pauses = ()
     run(outside)
     reject_unfinished(outside)
@@ -146,26 +146,26 @@ def test_a_stored_plan_over_a_log_paused_since_is_executed_whole_and_reports_it(
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
-    log = pause(outside)
+    partition = pause(outside)
     report = run(outside)
     [replayed] = [value for outcome, value in report.outcomes if outcome is Outcome.PLAN_RESUMED]
     assert replayed.endswith(
         "is executed unchanged; clicks 1 of it paused later; a stored plan is executed as a whole"
     )
-    assert rows_of(outside, log) == 3 and len(paused_in(report)) == 1
+    assert rows_of(outside, partition) == 3 and len(paused_in(report)) == 1
 
 
 def test_a_superseding_plan_leaves_out_a_log_paused_since_and_loses_nothing() -> None:
     outside, skipping = outside_of(5, 3, 4), settings_of(on_data_loss="skip")
     with pytest.raises(Crash):
         run(outside, skipping, at=crash_at("store plan", When.AFTER))
-    log = pause(outside)
+    partition = pause(outside)
     outside.logs[LOGS[0]].log_start = 2
     report = run(outside, skipping)
-    assert Outcome.PLAN_SUPERSEDED in outcomes(report) and rows_of(outside, log) == 0
+    assert Outcome.PLAN_SUPERSEDED in outcomes(report) and rows_of(outside, partition) == 0
     outside.pauses = ()
     run(outside, skipping)
-    assert rows_of(outside, log) == 3 and rows_of(outside, LOGS[0]) == 3
+    assert rows_of(outside, partition) == 3 and rows_of(outside, LOGS[0]) == 3
     reject_broken(outside)
 
 
@@ -176,19 +176,19 @@ def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_p
     outside, settings = outside_of(5, 3, 4), settings_of(on_data_loss="skip", on_no_leader="skip")
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
-    log = pause(outside)
-    outside.logs[log].log_start, outside.logs[log].has_leader = (
+    partition = pause(outside)
+    outside.logs[partition].log_start, outside.logs[partition].has_leader = (
         (2, True) if happens == "expired" else (0, False)
     )
     report = run(outside, settings)
     assert (
         Outcome.PLAN_SUPERSEDED in outcomes(report)
-        and rows_of(outside, log) == 0
+        and rows_of(outside, partition) == 0
         and not outside.losses
     )
-    outside.pauses, outside.logs[log].has_leader = (), True
+    outside.pauses, outside.logs[partition].has_leader = (), True
     run(outside, settings)
-    assert rows_of(outside, log) == (1 if happens == "expired" else 3)
+    assert rows_of(outside, partition) == (1 if happens == "expired" else 3)
     reject_broken(outside)
 
 
@@ -200,14 +200,14 @@ def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_de
     report = run(outside, latest)
     assert report.plan and report.plan.kind is PlanKind.START and not report.plan.loaded_until
     assert set(pending_starts_of(report.plan)) == set(LOGS) and not outside.offsets
-    for log in LOGS:
-        outside.logs[log].later = dict.fromkeys(
-            range(outside.logs[log].end, 20), outside.now_ms + 1
+    for partition in LOGS:
+        outside.logs[partition].later = dict.fromkeys(
+            range(outside.logs[partition].end, 20), outside.now_ms + 1
         )
     grow(outside, 2, 2, 2)
     outside.pauses = ()
     run(outside, latest)
-    assert [rows_of(outside, log) for log in LOGS] == [2, 2, 2]
+    assert [rows_of(outside, partition) for partition in LOGS] == [2, 2, 2]
 
 
 def test_a_new_partition_of_a_paused_topic_is_paused_too_and_starts_at_its_first_record() -> None:
@@ -234,9 +234,9 @@ def test_a_paused_log_without_a_leader_stops_no_run() -> None:
 def test_records_expired_during_a_pause_are_handled_by_policy_at_the_resume() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    log = pause(outside)
+    partition = pause(outside)
     grow(outside, 2, 4, 2)
-    outside.logs[log].log_start = 5
+    outside.logs[partition].log_start = 5
     run(outside)
     assert not outside.losses
     outside.pauses = ()
@@ -251,7 +251,7 @@ def test_a_topic_recreated_during_a_pause_stops_the_run_and_is_accepted_with_the
     outside.topic_ids = {"clicks": "first"}
     run(outside)
     outside.pauses = (WHOLE,)
-    outside.logs = {log: found.recreated() for log, found in outside.logs.items()}
+    outside.logs = {partition: found.recreated() for partition, found in outside.logs.items()}
     outside.topic_ids = {"clicks": "second"}
     grow(outside, 9, 9, 9)
     with pytest.raises(NeedsDecision, match="recreated"):
@@ -267,8 +267,8 @@ def test_a_topic_recreated_during_a_pause_stops_the_run_and_is_accepted_with_the
 def test_a_moved_offset_of_a_paused_log_stops_the_run_like_that_of_any_log() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    log = pause(outside)
-    outside.move_offset(log, 2)
+    partition = pause(outside)
+    outside.move_offset(partition, 2)
     with pytest.raises(OffsetMoved):
         run(outside)
 
@@ -276,20 +276,20 @@ def test_a_moved_offset_of_a_paused_log_stops_the_run_like_that_of_any_log() -> 
 def test_an_offset_of_a_paused_log_is_set_and_nothing_is_read_there_before_the_resume() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    log = pause(outside)
+    partition = pause(outside)
     grow(outside, 0, 4, 0)
     set_to(outside, b=5)
     run(outside)
-    assert outside.offsets[log][0] == 5 and rows_of(outside, log) == 3
+    assert outside.offsets[partition][0] == 5 and rows_of(outside, partition) == 3
     outside.pauses = ()
     run(outside)
-    assert rows_of(outside, log) == 5
+    assert rows_of(outside, partition) == 5
 
 
 def test_a_replay_that_names_a_paused_log_replaces_its_rows() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    log = pause(outside)
+    partition = pause(outside)
     settings, report = settings_for(outside), new_report()
     plan = replay(
         FakeWorld(outside, settings),
@@ -300,8 +300,8 @@ def test_a_replay_that_names_a_paused_log_replaces_its_rows() -> None:
     )
     assert (
         plan.kind is PlanKind.REPLAY
-        and {r.log for r in plan.ranges} == {log}
-        and rows_of(outside, log) == 3
+        and {r.partition for r in plan.ranges} == {partition}
+        and rows_of(outside, partition) == 3
     )
     reject_broken(outside)
 
@@ -316,7 +316,7 @@ def test_a_run_key_is_incomplete_during_a_pause_and_then_reads_to_the_frozen_end
     outside = outside_of(5, 3, 4)
     settings, key = settings_for(outside), Request("K")
     run(outside)
-    log = pause(outside)
+    partition = pause(outside)
     grow(outside, 1, 2, 1)
     report = load(outside, key, settings)
     assert [value for outcome, value in report.outcomes if outcome is Outcome.NOT_COMPLETE] == [
@@ -326,26 +326,26 @@ def test_a_run_key_is_incomplete_during_a_pause_and_then_reads_to_the_frozen_end
     grow(outside, 1, 2, 1)
     assert (
         Outcome.NOT_COMPLETE in outcomes(load(outside, key, settings))
-        and rows_of(outside, log) == 3
+        and rows_of(outside, partition) == 3
     )
     outside.pauses = ()
     assert Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings))
-    assert rows_of(outside, log) == 5, "two that existed at the key's first run"
+    assert rows_of(outside, partition) == 5, "two that existed at the key's first run"
     assert outcomes(load(outside, key, settings)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_run_key_used_while_a_new_log_was_paused_is_incomplete_until_the_log_is_read() -> None:
     outside = outside_of(5, 3, 4)
     settings, key = settings_for(outside), Request("K")
-    log = pause(outside)
+    partition = pause(outside)
     assert (
         Outcome.NOT_COMPLETE in outcomes(load(outside, key, settings))
-        and rows_of(outside, log) == 0
+        and rows_of(outside, partition) == 0
     )
     outside.pauses = ()
     assert (
         Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings))
-        and rows_of(outside, log) == 3
+        and rows_of(outside, partition) == 3
     )
 
 
@@ -365,11 +365,11 @@ def test_pauses_lost_with_the_ledger_are_reported_by_the_run_that_restores_it() 
 def test_a_preview_lists_paused_logs_and_reads_nothing_of_them() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    log = pause(outside)
+    partition = pause(outside)
     grow(outside, 2, 2, 2)
     found = preview_of(FakeWorld(outside, settings_for(outside)).observe(), settings_for(outside))
-    assert {r.log for r in found.ranges} == {LOGS[0], LOGS[2]} and log not in {
-        r.log for r in found.ranges
+    assert {r.partition for r in found.ranges} == {LOGS[0], LOGS[2]} and partition not in {
+        r.partition for r in found.ranges
     }
     assert found.as_json()["paused"] == list(found.paused) and found.paused[0].startswith(
         "clicks 1: paused since"

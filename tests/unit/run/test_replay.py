@@ -12,7 +12,7 @@ import pytest
 from etl.decide.next_step import plan_superseding
 from etl.decide.replay import ReplayRequest
 from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
-from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Supersede
 from etl.report.run_progress import Outcome
@@ -87,8 +87,8 @@ def loaded(*ends: int) -> Outside:
     """Loaded by two runs, so that an interval may lie in several plans."""
     outside = outside_of(*(end - 2 for end in ends))
     run(outside)
-    for log in list(outside.logs.values()):
-        log.grow(2)
+    for partition in list(outside.logs.values()):
+        partition.grow(2)
     run(outside)
     return outside
 
@@ -97,13 +97,14 @@ def reject_other_rows(
     outside: Outside,
     before: dict[Any, int],
     number: int,
-    log: BrokerPartition,
+    partition: TopicPartition,
     low: int,
     until: int,
 ) -> None:
     """The rows of the interval are those of plan `number`, all others those that they were."""
     assert outside.writers() == {
-        row: number if row[0] == log and low <= row[1] < until else by for row, by in before.items()
+        row: number if row[0] == partition and low <= row[1] < until else by
+        for row, by in before.items()
     }
 
 
@@ -243,11 +244,11 @@ def test_a_replay_that_loses_its_records_during_the_read_is_abandoned_at_once_an
     gone: str, settings: Settings
 ) -> None:
     outside = loaded(5, 3, 4)
-    before, log = outside.writers(), outside.logs[LOGS[0]]
+    before, partition = outside.writers(), outside.logs[LOGS[0]]
 
     def expire(step: str, when: When) -> None:
         if (step, when) == ("fetch", When.AFTER):
-            log.log_start, log.lost = (2, set()) if gone == "expired" else (0, {1})
+            partition.log_start, partition.lost = (2, set()) if gone == "expired" else (0, {1})
 
     with pytest.raises(
         NeedsDecision,
@@ -255,7 +256,7 @@ def test_a_replay_that_loses_its_records_during_the_read_is_abandoned_at_once_an
     ):
         replayed(outside, at=expire, settings=settings)
     assert outside.writers() == before and not outside.losses
-    log.log_start, log.lost = 0, set()
+    partition.log_start, partition.lost = 0, set()
     assert run(outside, settings).outcomes == [(Outcome.UP_TO_DATE, "No new records")]
     reject_unfinished(outside)
 
@@ -298,11 +299,11 @@ def test_fewer_rows_come_than_went_where_the_log_was_compacted_and_the_ledger_kn
 
 def test_an_interval_by_time_ends_where_the_pipeline_is_and_covers_each_partition() -> None:
     outside = loaded(5, 3, 4)
-    for log in LOGS:
-        outside.logs[log].later = {n: 10_000 + n for n in range(2, 9)}
+    for partition in LOGS:
+        outside.logs[partition].later = {n: 10_000 + n for n in range(2, 9)}
     grow(outside, 3, 3, 3)
     plan = replayed(outside, wanted(_time(10), _time(1_000), "clicks"))
-    assert [(r.log, r.from_offset, r.until_offset) for r in plan.ranges] == [
+    assert [(r.partition, r.from_offset, r.until_offset) for r in plan.ranges] == [
         (LOGS[0], 2, 5),
         (LOGS[1], 2, 3),
         (LOGS[2], 2, 4),

@@ -43,8 +43,8 @@ AFTER_T = {LOGS[0]: 3, LOGS[1]: 2}
 def outside() -> Outside:
     """Three logs with a few records after T in two of them."""
     out = outside_of(5, 3, 4)
-    for log, offset in AFTER_T.items():
-        out.logs[log].later = {at: T for at in range(offset, 20)}
+    for partition, offset in AFTER_T.items():
+        out.logs[partition].later = {at: T for at in range(offset, 20)}
     return out
 
 
@@ -63,7 +63,7 @@ def reached(out: Outside) -> list[int]:
     rows = out.rows()
     assert set(rows.values()) <= {1}
     found = [
-        sorted(offset for log, offset in rows if log == one and isinstance(offset, int))
+        sorted(offset for partition, offset in rows if partition == one and isinstance(offset, int))
         for one in LOGS
     ]
     assert all(offsets == list(range(len(offsets))) for offsets in found)
@@ -71,8 +71,8 @@ def reached(out: Outside) -> list[int]:
 
 
 def grow(out: Outside) -> None:
-    for log in LOGS:
-        out.logs[log].grow(2)
+    for partition in LOGS:
+        out.logs[partition].grow(2)
 
 
 def messages_of(report: Report, outcome: Outcome) -> list[str]:
@@ -339,7 +339,10 @@ def test_a_plan_under_a_key_that_is_superseded_keeps_key_and_bound() -> None:
     assert messages_of(report, Outcome.ALREADY_LOADED) == [
         f"Run key {K.run_key} was loaded by plan 1 (until T)"
     ]
-    assert {log: max(offset for one, offset in out.rows() if one == log) for log in LOGS} == {
+    assert {
+        partition: max(offset for one, offset in out.rows() if one == partition)
+        for partition in LOGS
+    } == {
         LOGS[0]: 2,
         LOGS[1]: 1,
         LOGS[2]: 3,

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from etl.decide import accept_partitions, offsets, plan
-from etl.model.partitions import BrokerPartition, Committed
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import LoadedIntervals, UpToDate
 from etl.settings.choices import OnOffsetChanged
@@ -68,11 +68,11 @@ def nothing(*_: Any, **__: Any) -> None:
 
 
 def _commit_blindly(
-    out: Outside, moved: Plan, logs: Sequence[BrokerPartition]
-) -> dict[BrokerPartition, Committed]:
-    for log in logs:
-        out.move_offset(log, moved.loaded_until[log])
-    return {log: out.committed()[log] for log in logs}
+    out: Outside, moved: Plan, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Committed]:
+    for partition in partitions:
+        out.move_offset(partition, moved.loaded_until[partition])
+    return {partition: out.committed()[partition] for partition in partitions}
 
 
 def _write_blindly(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.ledger.plan_document import parse_plan
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
 from tests.builders import plain_settings
@@ -23,17 +23,22 @@ class FakeStage:
 
     def __init__(self, broker_id: int | None = None) -> None:
         self.logs = tuple(
-            BrokerPartition("clicks", partition, broker_id) for partition in range(len(SIZES))
+            TopicPartition("clicks", partition, broker_id) for partition in range(len(SIZES))
         )
         self._outside = Outside(
-            {log: FakeLog(size) for log, size in zip(self.logs, SIZES, strict=True)}
+            {
+                topic_partition: FakeLog(size)
+                for topic_partition, size in zip(self.logs, SIZES, strict=True)
+            }
         )
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> FakeWorld:
         return FakeWorld(self._outside, SETTINGS, run_id=run_id, request=request)
 
-    def rows(self) -> list[tuple[BrokerPartition, int]]:
-        return sorted((log, offset_of(place)) for log, place in self._outside.rows().elements())
+    def rows(self) -> list[tuple[TopicPartition, int]]:
+        return sorted(
+            (partition, offset_of(place)) for partition, place in self._outside.rows().elements()
+        )
 
     def losses(self) -> list[Loss]:
         return sorted(loss for _, loss in self._outside.losses)
@@ -54,14 +59,14 @@ class FakeStage:
         if number is None:
             self._outside.uid = None
 
-    def move_offset(self, log: BrokerPartition, offset: int) -> None:
-        self._outside.move_offset(log, offset)
+    def move_offset(self, partition: TopicPartition, offset: int) -> None:
+        self._outside.move_offset(partition, offset)
 
-    def own(self, log: BrokerPartition) -> None:
-        self._outside.owners[log] = f"{GROUP}_{GROUP_OWNER}"
+    def own(self, partition: TopicPartition) -> None:
+        self._outside.owners[partition] = f"{GROUP}_{GROUP_OWNER}"
 
-    def expire(self, log: BrokerPartition, until: int) -> None:
-        self._outside.logs[log].log_start = until
+    def expire(self, partition: TopicPartition, until: int) -> None:
+        self._outside.logs[partition].log_start = until
 
     def replace_table(self) -> None:
         self._outside.table = []

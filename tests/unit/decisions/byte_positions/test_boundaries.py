@@ -20,7 +20,7 @@ from etl.decide.tasks import (
     split_ranges,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, Leader, PartitionOffsets
+from etl.model.partitions import Leader, PartitionOffsets, TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange
 from etl.model.snapshot import FirstRun, Snapshot, Supersede
 from etl.settings.sections import LimitsSettings
@@ -37,9 +37,9 @@ from tests.fakes.planning import (
     snapshot_of,
 )
 
-A, B = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
+A, B = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
 LOGS = st.builds(
-    BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 2), st.integers(0, 2)
+    TopicPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 2), st.integers(0, 2)
 )
 BOUNDS = st.lists(st.integers(0, 400), min_size=1, max_size=8, unique=True).map(
     lambda found: tuple(sorted(found))
@@ -51,82 +51,90 @@ SEGMENTS = st.dictionaries(LOGS, BOUNDS, min_size=1, max_size=6)
 @st.composite
 def readings(
     draw: st.DrawFn,
-) -> tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]]:
+) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]]:
     """Boundaries of logs, and of each the (position, end): the position is where an earlier run
     found the flushed end, so anywhere.
     """
     bounds = draw(SEGMENTS)
     return bounds, {
-        log: (draw(st.integers(found[0], found[-1])), found[-1]) for log, found in bounds.items()
+        partition: (draw(st.integers(found[0], found[-1])), found[-1])
+        for partition, found in bounds.items()
     }
 
 
 def legal(
-    log: BrokerPartition, start: int, stop: int, bounds: Mapping[BrokerPartition, Sequence[int]]
+    partition: TopicPartition, start: int, stop: int, bounds: Mapping[TopicPartition, Sequence[int]]
 ) -> bool:
-    return stop == start or stop in bounds[log]
+    return stop == start or stop in bounds[partition]
 
 
 def first_stretch(
-    log: BrokerPartition, start: int, bounds: Mapping[BrokerPartition, Sequence[int]]
+    partition: TopicPartition, start: int, bounds: Mapping[TopicPartition, Sequence[int]]
 ) -> int:
-    return min((bound for bound in bounds[log] if bound > start), default=start) - start
+    return min((bound for bound in bounds[partition] if bound > start), default=start) - start
 
 
 @given(readings(), st.none() | st.integers(1, 1500), TURNS)
 def test_a_capped_log_is_read_up_to_a_boundary_and_some_log_moves(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
     size: int | None,
     turn: int,
 ) -> None:
-    bounds, logs = found
-    stops = divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
+    bounds, partitions = found
+    stops = divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
     assert all(
-        start <= stops[log] <= end and legal(log, start, stops[log], bounds)
-        for log, (start, end) in logs.items()
+        start <= stops[partition] <= end and legal(partition, start, stops[partition], bounds)
+        for partition, (start, end) in partitions.items()
     )
-    if any(start < end for start, end in logs.values()):
-        assert any(stops[log] > start for log, (start, _) in logs.items())
+    if any(start < end for start, end in partitions.values()):
+        assert any(stops[partition] > start for partition, (start, _) in partitions.items())
 
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_a_cap_is_passed_by_one_stretch_of_one_log_at_most(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
     size: int,
     turn: int,
 ) -> None:
-    bounds, logs = found
-    stops = divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
-    moved = {log: stops[log] - start for log, (start, _) in logs.items() if stops[log] > start}
+    bounds, partitions = found
+    stops = divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
+    moved = {
+        partition: stops[partition] - start
+        for partition, (start, _) in partitions.items()
+        if stops[partition] > start
+    }
     if sum(moved.values()) > size:
-        [(log, far)] = moved.items()
-        assert far == first_stretch(log, logs[log][0], bounds)
+        [(partition, far)] = moved.items()
+        assert far == first_stretch(partition, partitions[partition][0], bounds)
 
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_no_physical_log_starves_over_as_many_turns_as_there_are_logs(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
     size: int,
     turn: int,
 ) -> None:
-    bounds, logs = found
-    read = dict.fromkeys(logs, 0)
-    for now in range(turn, turn + len(logs)):
-        stops = divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=size), now, bounds)
-        read = {log: read[log] + stops[log] - logs[log][0] for log in logs}
-    assert all(read[log] for log, (start, end) in logs.items() if end > start)
+    bounds, partitions = found
+    read = dict.fromkeys(partitions, 0)
+    for now in range(turn, turn + len(partitions)):
+        stops = divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=size), now, bounds)
+        read = {
+            partition: read[partition] + stops[partition] - partitions[partition][0]
+            for partition in partitions
+        }
+    assert all(read[partition] for partition, (start, end) in partitions.items() if end > start)
 
 
 @given(readings(), st.integers(1, 1500), st.integers(1, 12))
 def test_the_pieces_of_ranges_tile_them_and_meet_at_boundaries(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
     target: int,
     parallelism: int,
 ) -> None:
-    bounds, logs = found
+    bounds, partitions = found
     wholes = [
-        OffsetRange(log, start, end, Leader(BROKER))
-        for log, (start, end) in logs.items()
+        OffsetRange(partition, start, end, Leader(BROKER))
+        for partition, (start, end) in partitions.items()
         if start < end
     ]
     for pieces in (
@@ -134,28 +142,30 @@ def test_the_pieces_of_ranges_tile_them_and_meet_at_boundaries(
         split_by_offsets(wholes, target, bounds),
     ):
         for whole in wholes:
-            mine = [piece for piece in pieces if piece.log == whole.log]
+            mine = [piece for piece in pieces if piece.partition == whole.partition]
             assert all(piece.size for piece in mine)
             assert [mine[0].from_offset, *(p.until_offset for p in mine)] == [
                 *(p.from_offset for p in mine),
                 whole.until_offset,
             ]
             assert mine[0].from_offset == whole.from_offset
-            assert all(piece.until_offset in bounds[whole.log] for piece in mine)
+            assert all(piece.until_offset in bounds[whole.partition] for piece in mine)
 
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_run_after_run_a_capped_pipeline_reads_each_log_to_its_end_and_no_offset_twice(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
     size: int,
     turn: int,
 ) -> None:
-    bounds, logs = found
-    positions = {log: start for log, (start, _) in logs.items()}
-    for now in range(turn, turn + 8 * len(logs) * len(logs)):
-        if all(positions[log] == end for log, (_, end) in logs.items()):
+    bounds, partitions = found
+    positions = {partition: start for partition, (start, _) in partitions.items()}
+    for now in range(turn, turn + 8 * len(partitions) * len(partitions)):
+        if all(positions[partition] == end for partition, (_, end) in partitions.items()):
             return
-        left = {log: (positions[log], end) for log, (_, end) in logs.items()}
+        left = {
+            partition: (positions[partition], end) for partition, (_, end) in partitions.items()
+        }
         positions = divide_caps(left, {}, LimitsSettings(max_bytes_per_plan=size), now, bounds)
     raise AssertionError("it makes no progress")
 
@@ -169,12 +179,12 @@ def test_where_no_boundary_is_known_a_physical_log_is_not_cut_at_all() -> None:
 
 
 def test_ranges_without_a_message_boundary_are_assigned_to_the_other_tasks() -> None:
-    bounds, logs = {A: (0, 100, 200), B: (0, 900)}, {A: (0, 200), B: (0, 900)}
-    assert divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=250), 2, bounds) == {
+    bounds, partitions = {A: (0, 100, 200), B: (0, 900)}, {A: (0, 200), B: (0, 900)}
+    assert divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=250), 2, bounds) == {
         A: 200,
         B: 0,
     }
-    assert divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=250), 3, bounds) == {
+    assert divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=250), 3, bounds) == {
         A: 0,
         B: 900,
     }
@@ -193,17 +203,19 @@ def test_the_nearest_ends_are_ends_in_order_each_once(
 
 @given(LOGS, BOUNDS, st.integers(0, 400), st.integers(0, 400))
 def test_a_range_may_end_at_its_own_end_and_at_the_boundaries_before_it(
-    log: BrokerPartition,
+    partition: TopicPartition,
     bounds: tuple[int, ...],
     start: int,
     end: int,
 ) -> None:
-    found = ends_between(log, start, end, {log: bounds})
+    found = ends_between(partition, start, end, {partition: bounds})
     assert found == (
         sorted({end, *(bound for bound in bounds if start < bound < end)}) if start < end else []
     )
-    assert ends_between(BrokerPartition(log.topic, log.partition), start, end, {}) is None
-    above = end_at_or_above(log, start, {log: bounds})
+    assert (
+        ends_between(TopicPartition(partition.topic, partition.partition), start, end, {}) is None
+    )
+    above = end_at_or_above(partition, start, {partition: bounds})
     assert above == min((bound for bound in bounds if bound >= start), default=start)
 
 
@@ -214,16 +226,16 @@ PHYSICAL = settings_of(
 )
 
 
-def physical(bounds: Mapping[BrokerPartition, tuple[int, ...]]) -> Snapshot:
+def physical(bounds: Mapping[TopicPartition, tuple[int, ...]]) -> Snapshot:
     """Logs with these boundaries."""
     extents = {
-        log: PartitionOffsets(found[0], found[-1], boundaries=found)
-        for log, found in bounds.items()
+        partition: PartitionOffsets(found[0], found[-1], boundaries=found)
+        for partition, found in bounds.items()
     }
     return with_facts(
         snapshot_of({}),
         extents=extents,
-        leaders={log: Leader(BROKER) for log in bounds},
+        leaders={partition: Leader(BROKER) for partition in bounds},
         parallelism=4,
     )
 
@@ -266,7 +278,7 @@ def test_an_offset_skipped_by_an_operator_ends_the_plan_at_the_next_boundary() -
 
 @given(SEGMENTS)
 def test_boundaries_are_those_that_brokers_named(
-    bounds: dict[BrokerPartition, tuple[int, ...]],
+    bounds: dict[TopicPartition, tuple[int, ...]],
 ) -> None:
     assert boundaries_of(physical(bounds).readable) == bounds
-    assert boundaries_of(snapshot_of({BrokerPartition("clicks", 0): (0, 9)}).readable) == {}
+    assert boundaries_of(snapshot_of({TopicPartition("clicks", 0): (0, 9)}).readable) == {}

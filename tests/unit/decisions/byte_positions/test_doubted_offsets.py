@@ -57,9 +57,9 @@ def doubted(
 
 def starts_in(outside: Outside) -> list[int]:
     """Where the messages of the first log begin."""
-    log = outside.logs[ONE]
-    assert isinstance(log, PhysicalLog)
-    return [start for start, _ in log.entries]
+    partition = outside.logs[ONE]
+    assert isinstance(partition, PhysicalLog)
+    return [start for start, _ in partition.entries]
 
 
 def moved_inside_a_message() -> tuple[Outside, list[int], int]:
@@ -76,7 +76,7 @@ def moved_inside_a_message() -> tuple[Outside, list[int], int]:
 
 def loaded(outside: Outside) -> set[Any]:
     """The places of ONE that have a row."""
-    return {place for log, place in outside.rows() if log == ONE}
+    return {place for partition, place in outside.rows() if partition == ONE}
 
 
 def held(outside: Outside, start: int) -> set[Any]:
@@ -104,7 +104,9 @@ def superseded(
 ) -> Plan:
     """What `etl plans supersede` does with the outside."""
     world = FakeWorld(outside, FOLLOWING)
-    snapshot = world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log])
+    snapshot = world.observe(
+        lambda partition: [skip.until_offset for skip in skipped if skip.partition == partition]
+    )
     newest = outside.newest_plan()
     assert newest
     state = Supersede(correct_start_offsets(newest, before, snapshot), "put right", skipped)
@@ -237,7 +239,7 @@ def test_a_misaligned_stored_plan_is_reported_before_the_read_and_repaired_by_th
     assert refused.value.action.endswith(f"it is {ours} now, the start of a message")
     instead = superseded(outside)
     assert (instead.origin.supersedes, instead.losses.lost) == (plan.id, ())
-    assert min(r.from_offset for r in instead.ranges if r.log == ONE) == ours
+    assert min(r.from_offset for r in instead.ranges if r.partition == ONE) == ours
     run(outside, FOLLOWING)
     reject_unfinished(outside)
 
@@ -269,7 +271,7 @@ def test_a_start_inside_a_message_may_be_skipped_and_the_end_of_a_skip_is_not_re
     outside.move_offset(ONE, starts[2] - 1)
     store_blindly(outside)
     plan = superseded(outside, skipped=(Loss(ONE, starts[2] - 1, starts[3], LossReason.SKIPPED),))
-    assert min(r.from_offset for r in plan.ranges if r.log == ONE) == starts[3]
+    assert min(r.from_offset for r in plan.ranges if r.partition == ONE) == starts[3]
     run(outside)
     assert loaded(outside) == held(outside, starts[3])
     inside = plain_plan(
@@ -297,7 +299,7 @@ def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> N
 def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begins() -> None:
     plan = plain_plan(4, loaded_until={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),))
     found = unverified_offsets(
-        plan, None, {ONE: Committed(50, 3)}, {ONE: EXTENT}, lambda log: [50, 40, 130]
+        plan, None, {ONE: Committed(50, 3)}, {ONE: EXTENT}, lambda partition: [50, 40, 130]
     )
     assert found == (UnverifiedOffset(ONE, 50, 40, 100),)
 
@@ -308,7 +310,7 @@ def test_a_first_plan_is_repaired_too_and_that_of_a_log_read_before_and_not_move
     outside.move_offset(ONE, starts[2] - 1)
     store_blindly(outside)
     outside.move_offset(ONE, starts[1])
-    assert min(r.from_offset for r in superseded(outside).ranges if r.log == ONE) == starts[1]
+    assert min(r.from_offset for r in superseded(outside).ranges if r.partition == ONE) == starts[1]
     run(outside)
     assert loaded(outside) == held(outside, starts[1])
     seen = FakeWorld(outside, FOLLOWING).observe()

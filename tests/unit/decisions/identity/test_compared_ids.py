@@ -30,12 +30,14 @@ def loaded(topic_ids: dict[str, str], creation: str | None = "zxid-5") -> Outsid
 
 def make_again(outside: Outside, topic_ids: dict[str, str], creation: str = "zxid-9") -> None:
     outside.topic_ids, outside.creation_ids = dict(topic_ids), {"clicks": creation}
-    outside.logs = {log: replace(outside.logs[log].recreated(), end=30) for log in LOGS}
+    outside.logs = {
+        partition: replace(outside.logs[partition].recreated(), end=30) for partition in LOGS
+    }
 
 
 def grown(outside: Outside) -> None:
-    for log in outside.logs.values():
-        log.end += 5
+    for partition in outside.logs.values():
+        partition.end += 5
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_a_recreated_topic_is_recognized_by_its_znode_if_only_one_side_has_the_b
         run(outside)
     accept(outside, "clicks")
     run(outside)
-    there = {(log, 1, at) for log in LOGS for at in range(30)}
+    there = {(partition, 1, at) for partition in LOGS for at in range(30)}
     assert set(outside.records()) >= there and max(outside.records().values()) == 1
 
 
@@ -129,8 +131,8 @@ def test_a_partition_of_a_recreated_topic_is_not_accepted_by_itself(
         with pytest.raises(Crash):
             run(outside, at=crash_at("store plan", When.AFTER))
     make_again(outside, {"clicks": "id-2"})
-    for log in outside.logs.values():
-        log.end = end
+    for partition in outside.logs.values():
+        partition.end = end
     before = dict(outside.plans)
     with pytest.raises(SettingsError) as rejected:
         accept(outside, "clicks:0", at_offset=at_offset, is_same_log=is_same_log)
@@ -146,7 +148,7 @@ def test_a_partition_of_a_recreated_topic_is_not_accepted_by_itself(
     assert (rejected.value.exit_code, outside.plans) == (2, before)
     accept(outside, "clicks", "clicks:0")
     run(outside)
-    there = {(log, 1, at) for log in LOGS for at in range(end)}
+    there = {(partition, 1, at) for partition in LOGS for at in range(end)}
     assert set(outside.records()) >= there and max(outside.records().values()) == 1
 
 

@@ -19,7 +19,7 @@ from etl.decide.recreated_or_truncated import (
     truncated_partitions,
 )
 from etl.errors import NeedsDecision, NotYetReadable, PartitionTruncated
-from etl.model.partitions import BrokerPartition, EpochEnd
+from etl.model.partitions import EpochEnd, TopicPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Ledger, Snapshot, UpToDate
 from tests.fakes.planning import (
@@ -235,5 +235,5 @@ def test_the_message_names_another_ensemble_as_a_cause_if_every_topic_was_recrea
 
 
 def test_a_log_of_another_pipelines_topic_is_not_compared() -> None:
-    other = BrokerPartition("gone", 0)
+    other = TopicPartition("gone", 0)
     assert cuts(last_plan({other: 5}, leader_epochs={other: 1}), seen(10, None)) == []

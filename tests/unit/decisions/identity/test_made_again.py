@@ -20,7 +20,7 @@ from etl.errors import (
     PartitionTruncated,
     SettingsError,
 )
-from etl.model.partitions import BrokerPartition, Fingerprint
+from etl.model.partitions import Fingerprint, TopicPartition
 from etl.model.plans import Plan, StaleRows
 from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
@@ -59,30 +59,30 @@ def accept(
 def loaded(*entries: int, alike: bool = False) -> Outside:
     """So many entries in each log, and all of them read."""
     outside = physical_outside_of(*entries or (5, 3, 4))
-    for log in outside.logs.values():
-        assert isinstance(log, PhysicalLog)
-        log.alike = alike
+    for partition in outside.logs.values():
+        assert isinstance(partition, PhysicalLog)
+        partition.alike = alike
     outside.topic_ids = {"clicks": "zxid-5"}
     run(outside)
     return outside
 
 
-def make_again(outside: Outside, logs: Sequence[BrokerPartition], entries: int = 9) -> None:
+def make_again(outside: Outside, partitions: Sequence[TopicPartition], entries: int = 9) -> None:
     """The topic on these brokers; by default the new partition is longer than the old one."""
-    for log in logs:
-        outside.logs[log] = outside.logs[log].recreated()
-        outside.logs[log].grow(entries)
+    for partition in partitions:
+        outside.logs[partition] = outside.logs[partition].recreated()
+        outside.logs[partition].grow(entries)
 
 
-def away(outside: Outside, log: BrokerPartition, *, is_away: bool = True) -> None:
-    outside.logs[log].has_leader = not is_away
+def away(outside: Outside, partition: TopicPartition, *, is_away: bool = True) -> None:
+    outside.logs[partition].has_leader = not is_away
 
 
-def expire_read_offsets(outside: Outside, log: BrokerPartition) -> None:
+def expire_read_offsets(outside: Outside, partition: TopicPartition) -> None:
     """Retention lets go of it, and leaves what came since."""
-    found = outside.logs[log]
+    found = outside.logs[partition]
     assert isinstance(found, PhysicalLog)
-    while found.log_start < outside.offsets[log][0]:
+    while found.log_start < outside.offsets[partition][0]:
         found.expire_segment()
 
 
@@ -152,7 +152,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
     assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     run(outside)
     reject_missing_records(outside)
-    assert TWO not in {log for log, life, _ in outside.keys() if life}
+    assert TWO not in {partition for partition, life, _ in outside.keys() if life}
 
 
 def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topic_is_accepted() -> (
@@ -175,7 +175,7 @@ def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topi
     )
     plan = accept(outside, "clicks")
     assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
-    assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
+    assert {one.partition for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
     reject_missing_records(outside)
 
@@ -193,7 +193,7 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
     assert refused.value.where == {"topic": "clicks", "partition": 1, "broker_id": 1}
     plan = accept(outside, "clicks:1-1")
     assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
-    assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
+    assert {one.partition for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
     reject_missing_records(outside)
 
@@ -261,19 +261,19 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
     None
 ):
     outside = kept_by_two()
-    log = outside.logs[TWO]
-    assert isinstance(log, PhysicalLog)
-    log.cut(log.entries[1][0])
-    log.grow(9)
+    partition = outside.logs[TWO]
+    assert isinstance(partition, PhysicalLog)
+    partition.cut(partition.entries[1][0])
+    partition.grow(9)
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
     assert (
         "its disk lost only the end of it, name the partition, and pass with --truncated-at"
         in refused.value.action
     )
-    plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
+    plan = accept(outside, "clicks:2-0", at_offset=partition.entries[1][0])
     assert (plan.loaded_until[TWO], log_topic_ids_of(plan)) == (
-        log.entries[1][0],
+        partition.entries[1][0],
         {ONE: "zxid-5", ALSO_ONE: "zxid-5"},
     )
     accept(outside, "clicks")
@@ -313,8 +313,8 @@ def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
 def test_with_every_broker_of_a_topic_absent_nothing_is_accepted_and_no_run_stops() -> None:
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
-    for log in outside.logs:
-        away(outside, log)
+    for partition in outside.logs:
+        away(outside, partition)
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
     with pytest.raises(BrokerUnreachable):
         accept(outside, "clicks")
@@ -390,11 +390,11 @@ def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every
 
 def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
     outside = loaded()
-    log = outside.logs[ONE]
-    assert isinstance(log, PhysicalLog)
-    cut = log.entries[4][0]
-    log.cut(cut)
-    log.grow(6)
+    partition = outside.logs[ONE]
+    assert isinstance(partition, PhysicalLog)
+    cut = partition.entries[4][0]
+    partition.cut(cut)
+    partition.grow(6)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
     accept(outside, "clicks:1-0", at_offset=cut)
@@ -419,10 +419,10 @@ def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evi
     outside.logs[ONE] = WithoutBytes()
     grow(outside, 5, 0, 0)
     run(outside)
-    outside.logs[ONE] = log = WithoutBytes(entries=[(0, 1)], end=5, lives=[(0, 1)])
-    log.grow(12)
+    outside.logs[ONE] = partition = WithoutBytes(entries=[(0, 1)], end=5, lives=[(0, 1)])
+    partition.grow(12)
     position = outside.offsets[ONE][0]
-    assert position not in [start for start, _ in log.entries]
+    assert position not in [start for start, _ in partition.entries]
     with pytest.raises(
         SettingsError, match="is unchanged: it was neither truncated nor recreated"
     ):  # not verified yet
@@ -444,7 +444,9 @@ def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evi
     )
     run(outside)
     reject_doubled_records(outside)
-    assert {place for found, place in outside.rows() if found == ONE} >= set(log.read(at, log.end))
+    assert {place for found, place in outside.rows() if found == ONE} >= set(
+        partition.read(at, partition.end)
+    )
 
 
 def test_a_log_that_is_recreated_during_the_read_stops_the_run_before_the_append() -> None:
@@ -487,10 +489,10 @@ def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_r
     grow(outside, 3, 0, 0)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
-    log = outside.logs[ONE]
-    assert isinstance(log, PhysicalLog)
-    log.cut(log.entries[6][0])
-    log.grow(9)
+    partition = outside.logs[ONE]
+    assert isinstance(partition, PhysicalLog)
+    partition.cut(partition.entries[6][0])
+    partition.grow(9)
     plan = accept(outside, "clicks:1-0", at_offset=outside.offsets[ONE][0])
     assert (plan.incarnations, plan.losses.stale_rows, plan.loaded_until[ONE]) == (
         {},
@@ -507,7 +509,9 @@ def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_tim
     run(outside, capped)
     plan = outside.newest_plan()
     unread = (
-        next(log for log, position in plan.loaded_until.items() if not position) if plan else ONE
+        next(partition for partition, position in plan.loaded_until.items() if not position)
+        if plan
+        else ONE
     )
     make_again(outside, [unread], entries=20)
     while Outcome.INGESTED in outcomes(run(outside, capped)):
@@ -533,10 +537,10 @@ def test_logs_of_identical_messages_differ_by_the_topic_id_only_and_need_a_decis
     outside = loaded(alike=True)
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, [*BROKER_1, TWO])
-    for log in ("clicks:1-0", "clicks:1-1", "clicks:2-0"):
+    for partition in ("clicks:1-0", "clicks:1-1", "clicks:2-0"):
         with pytest.raises(SettingsError, match="It is the same partition:"):
-            accept(outside, log)
-        accept(outside, log, at_offset=0)
+            accept(outside, partition)
+        accept(outside, partition, at_offset=0)
     run(outside)
     reject_missing_records(outside)
 

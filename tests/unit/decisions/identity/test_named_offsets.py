@@ -10,7 +10,7 @@ from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.next_step import plan_superseding
 from etl.errors import MisalignedOffset, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, LookedAt
+from etl.model.partitions import LookedAt, TopicPartition
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede
 from tests.builders import changed, with_facts
@@ -33,13 +33,13 @@ def accept(outside: Outside, name: str, *, at_offset: int) -> Plan:
     return accept_logs(outside, name, at_offset=at_offset, settings=PHYSICAL_SETTINGS)
 
 
-def recreate(log: BrokerPartition, *, entries: int) -> Outside:
+def recreate(partition: TopicPartition, *, entries: int) -> Outside:
     """All partitions were read, then this one was recreated on its broker."""
     outside = physical_outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "zxid-5"}
     run(outside)
-    outside.logs[log] = outside.logs[log].recreated()
-    outside.logs[log].grow(entries)
+    outside.logs[partition] = outside.logs[partition].recreated()
+    outside.logs[partition].grow(entries)
     return outside
 
 
@@ -50,9 +50,9 @@ def undecided(*, entries: int) -> Outside:
     return outside
 
 
-def starts_in(outside: Outside, log: BrokerPartition) -> list[int]:
+def starts_in(outside: Outside, partition: TopicPartition) -> list[int]:
     """Where the messages of the log begin."""
-    found = outside.logs[log]
+    found = outside.logs[partition]
     assert isinstance(found, PhysicalLog)
     return [start for start, _ in found.entries]
 
@@ -155,7 +155,7 @@ def test_a_stored_reset_inside_a_message_skips_it_as_its_message_advises() -> No
     )
     world = FakeWorld(outside, PHYSICAL_SETTINGS)
     snapshot, stored = (
-        world.observe(lambda log: [starts[2]] if log == ONE else []),
+        world.observe(lambda partition: [starts[2]] if partition == ONE else []),
         outside.newest_plan(),
     )
     assert stored

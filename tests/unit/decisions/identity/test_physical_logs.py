@@ -19,7 +19,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, PartitionOffsets
+from etl.model.partitions import PartitionOffsets, TopicPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, StaleRows
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
@@ -51,8 +51,8 @@ ONE, TWO, ALSO_ONE = PHYSICAL_LOGS
 SKIPPING = settings_of(broker_type="jafka", on_data_loss="skip")
 
 
-def of(outside: Outside, log: BrokerPartition) -> PhysicalLog:
-    found = outside.logs[log]
+def of(outside: Outside, partition: TopicPartition) -> PhysicalLog:
+    found = outside.logs[partition]
     assert isinstance(found, PhysicalLog)
     return found
 
@@ -142,32 +142,32 @@ def test_a_log_truncated_by_its_broker_needs_a_decision_and_continues_as_another
 ):
     outside = physical_outside_of(6, 3, 4)
     run(outside)
-    log, position = of(outside, ONE), outside.offsets[ONE][0]
-    log.cut(at=log.entries[4][0])
+    partition, position = of(outside, ONE), outside.offsets[ONE][0]
+    partition.cut(at=partition.entries[4][0])
     with pytest.raises(
-        PartitionTruncated, match=f"The log was truncated at offset {log.end} or below"
+        PartitionTruncated, match=f"The log was truncated at offset {partition.end} or below"
     ) as refused:
         run(outside)
     assert (
         "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET" in refused.value.action
     )
-    plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
+    plan = accept(outside, "clicks:1-0", at_offset=partition.end, settings=PHYSICAL_SETTINGS)
     assert (
-        plan.losses.stale_rows == (StaleRows(ONE, log.end, position),)
-        and plan.loaded_until[ONE] == log.end
+        plan.losses.stale_rows == (StaleRows(ONE, partition.end, position),)
+        and plan.loaded_until[ONE] == partition.end
     )
-    log.grow(3)
+    partition.grow(3)
     run(outside)
     assert not [key for key, times in outside.keys().items() if times > 1]
     assert {life for found, life, _ in outside.keys() if found == ONE} == {0, 1}
-    assert outside.offsets[ONE][0] == log.end
+    assert outside.offsets[ONE][0] == partition.end
 
 
 def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     outside = physical_outside_of(6, 6, 4)
     run(outside)
-    for log in (ONE, TWO):
-        of(outside, log).cut(at=of(outside, log).entries[4][0])
+    for partition in (ONE, TWO):
+        of(outside, partition).cut(at=of(outside, partition).entries[4][0])
     with pytest.raises(SettingsError, match="There is no partition clicks:0") as refused:
         accept(outside, "clicks:0", at_offset=0, settings=PHYSICAL_SETTINGS)
     assert "BROKER-PARTITION, e.g. 0-3" in refused.value.action
@@ -177,15 +177,15 @@ def test_a_moved_offset_is_followed_and_the_skipped_offsets_are_reported_in_byte
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     grow(outside, 3, 0, 0)
-    start, log = outside.offsets[ONE][0], of(outside, ONE)
-    outside.move_offset(ONE, log.entries[7][0])
+    start, partition = outside.offsets[ONE][0], of(outside, ONE)
+    outside.move_offset(ONE, partition.entries[7][0])
     with pytest.raises(OffsetMoved) as refused:
         run(outside)
     assert refused.value.where["broker_id"] == 1
     report = run(outside, settings_of(broker_type="jafka", on_offset_changed="follow"))
     assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.RECORDS_LOST, Outcome.INGESTED]
-    assert f"{log.entries[7][0] - start} bytes" in report.outcomes[1][1]
-    assert outside.offsets[ONE][0] == log.end
+    assert f"{partition.entries[7][0] - start} bytes" in report.outcomes[1][1]
+    assert outside.offsets[ONE][0] == partition.end
 
 
 def test_a_physical_log_unreadable_at_the_decision_starts_at_its_first_record() -> None:
@@ -303,15 +303,15 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
         (0, 2),
         (1, 1),
     ]
-    log = of(outside, ONE)
+    partition = of(outside, ONE)
     assert (reported.rows[0]["lag"], reported.rows[0]["boundaries"]) == (
-        log.end - outside.offsets[ONE][0],
-        list(log.extent.boundaries or ()),
+        partition.end - outside.offsets[ONE][0],
+        list(partition.extent.boundaries or ()),
     )
 
 
 def test_the_last_bytes_are_compared_all_of_a_smaller_log_and_none_of_an_empty_one() -> None:
-    bounds: dict[tuple[int, ...], dict[BrokerPartition, tuple[int, int]]] = {
+    bounds: dict[tuple[int, ...], dict[TopicPartition, tuple[int, int]]] = {
         (0, 2500, 5000, 5010): {ONE: (5010, TAIL_BYTES)},
         (4800, 5000, 5010): {ONE: (5010, 210)},
         (5010,): {},

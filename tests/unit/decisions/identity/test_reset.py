@@ -15,7 +15,7 @@ import pytest
 from etl.decide.accept_partitions import describe_accepted_partitions
 from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, SettingsError
-from etl.model.partitions import BrokerPartition, Named, parse_named
+from etl.model.partitions import Named, TopicPartition, parse_named
 from etl.model.plans import PlanKind, StaleRows
 from etl.report.run_progress import Outcome
 from tests.builders import changed, pending_starts_of
@@ -169,7 +169,7 @@ def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset() -> Non
     run(outside)
     reject_missing_records(outside)
     assert set(outside.keys()) == {
-        (log, 0, n) for log, end in ((A, 30), (B, 3), (C, 4)) for n in range(end)
+        (partition, 0, n) for partition, end in ((A, 30), (B, 3), (C, 4)) for n in range(end)
     }
 
 
@@ -304,7 +304,8 @@ def test_an_offset_that_another_client_moved_meanwhile_is_not_changed_by_a_reset
 def recreate(outside: Outside, topic_id: str, *ends: int) -> None:
     outside.topic_ids["clicks"] = topic_id
     outside.logs = {
-        log: replace(outside.logs[log].recreated(), end=end) for log, end in zip(LOGS, ends)
+        partition: replace(outside.logs[partition].recreated(), end=end)
+        for partition, end in zip(LOGS, ends)
     }
 
 
@@ -329,7 +330,7 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
     run(outside)
     reject_doubled_records(outside)
     assert {key for key in outside.keys() if key[1] == 1} == {
-        (log, 1, n) for log, end in zip(LOGS, ends) for n in range(end)
+        (partition, 1, n) for partition, end in zip(LOGS, ends) for n in range(end)
     }
     reject_missing_records(outside)
 
@@ -405,8 +406,8 @@ def test_a_log_with_which_nothing_is_wrong_is_not_accepted(name: str) -> None:
 
 def test_without_epochs_of_brokers_the_operator_gives_the_offset_of_the_truncation() -> None:
     outside = outside_of(15, 3, 4)
-    for log in outside.logs.values():
-        log.tells_epochs = False
+    for partition in outside.logs.values():
+        partition.tells_epochs = False
     run(outside)
     outside.logs[A].cut(10)
     outside.logs[A].end = 12
@@ -443,11 +444,11 @@ def test_two_operators_cannot_both_take_a_plans_place() -> None:
     ("text", "named"),
     [
         ("clicks", Named("clicks")),
-        ("a.b-c_d:12", Named("a.b-c_d", BrokerPartition("a.b-c_d", 12))),
-        ("clicks:1-0", Named("clicks", BrokerPartition("clicks", 0, 1))),
+        ("a.b-c_d:12", Named("a.b-c_d", TopicPartition("a.b-c_d", 12))),
+        ("clicks:1-0", Named("clicks", TopicPartition("clicks", 0, 1))),
         ("page views", Named("page views")),
         ("user:clicks", Named("user:clicks")),
-        ("user:clicks:1-0", Named("user:clicks", BrokerPartition("user:clicks", 0, 1))),
+        ("user:clicks:1-0", Named("user:clicks", TopicPartition("user:clicks", 0, 1))),
     ],
 )
 def test_a_log_is_named_by_its_topic_and_partition(text: str, named: Named) -> None:
@@ -486,5 +487,5 @@ def test_the_command_that_leads_out_names_logs_as_a_shell_takes_them() -> None:
 def test_a_named_topic_covers_all_its_partitions_and_no_other() -> None:
     assert Named("clicks").covers(B) and Named("clicks", B).covers(B)
     assert not Named("clicks", A).covers(B) and not Named("click").covers(
-        BrokerPartition("clicks", 0)
+        TopicPartition("clicks", 0)
     )

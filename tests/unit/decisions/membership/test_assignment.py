@@ -17,13 +17,13 @@ from etl.decide.group_assignment import (
 )
 from etl.errors import SettingsError
 from etl.ledger.registrations import parse_registration
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from tests.groups.golden import golden, key
 from tests.groups.oracles import DIVIDED, digest, group_for, ours
 
 ROUND_ROBINS = (Strategy.ROUND_ROBIN, Strategy.ROUND_ROBIN_0_10, Strategy.ROUND_ROBIN_1_0)
 ORDERS_AND_CLICKS = {
-    topic: [BrokerPartition(topic, p) for p in (2, 0, 1)] for topic in ("orders", "clicks")
+    topic: [TopicPartition(topic, p) for p in (2, 0, 1)] for topic in ("orders", "clicks")
 }
 
 
@@ -38,12 +38,14 @@ def test_random_groups_are_divided_as_the_classes_of_the_release_divide_them(
 
 
 def test_range_cuts_the_keys_of_physical_logs_as_text() -> None:
-    logs = [BrokerPartition("demo", p, 10) for p in range(2)] + [
-        BrokerPartition("demo", p, 1) for p in range(12)
+    partitions = [TopicPartition("demo", p, 10) for p in range(2)] + [
+        TopicPartition("demo", p, 1) for p in range(12)
     ]
-    context = AssignmentContext({"g1_cy": {"demo": 1}, "g1_vm-1": {"demo": 2}}, {"demo": logs})
+    context = AssignmentContext(
+        {"g1_cy": {"demo": 1}, "g1_vm-1": {"demo": 2}}, {"demo": partitions}
+    )
     found = {
-        thread: [log.key for log in some]
+        thread: [partition.key for partition in some]
         for thread, some in assign(context, Strategy.RANGE, "g1_cy").items()
     }
     assert found == {
@@ -78,13 +80,14 @@ def test_round_robin_deals_in_the_order_of_hashes_which_1_0_takes_of_other_names
     )
     found = assign(context, strategy, "g_c1")
     assert [
-        [str(log) for log in found[thread]] for thread in ("g_c1-0", "g_c1-1", "g_c2-0", "g_c2-1")
+        [str(partition) for partition in found[thread]]
+        for thread in ("g_c1-0", "g_c1-1", "g_c2-0", "g_c2-1")
     ] == expected
 
 
 def test_the_tenth_thread_comes_before_the_second() -> None:
     context = AssignmentContext(
-        {"c": {"t": 11}}, {"t": [BrokerPartition("t", p) for p in range(11)]}
+        {"c": {"t": 11}}, {"t": [TopicPartition("t", p) for p in range(11)]}
     )
     assert {
         thread: some[0].partition for thread, some in assign(context, Strategy.RANGE, "c").items()
@@ -102,7 +105,7 @@ def test_round_robin_to_0_9_is_refused_where_its_consumers_fail(
     with pytest.raises(SettingsError, match="same topics with as many threads: c"):
         assign(context, Strategy.ROUND_ROBIN, "c1")
     dealt = assign(context, Strategy.ROUND_ROBIN_0_10, "c1")
-    assert sorted(log for some in dealt.values() for log in some) == sorted(
+    assert sorted(partition for some in dealt.values() for partition in some) == sorted(
         sum(ORDERS_AND_CLICKS.values(), [])
     )
 
@@ -111,14 +114,14 @@ def test_round_robin_to_0_9_is_refused_where_its_consumers_fail(
 def test_logs_with_the_same_hash_have_no_order_that_two_consumers_would_share(
     strategy: Strategy,
 ) -> None:
-    partitions = {topic: [BrokerPartition(topic, 0)] for topic in ("Aa", "BB")}
+    partitions = {topic: [TopicPartition(topic, 0)] for topic in ("Aa", "BB")}
     shared = AssignmentContext({"c1": {"Aa": 1, "BB": 1}, "c2": {"Aa": 1, "BB": 1}}, partitions)
     with pytest.raises(SettingsError, match="Aa 0 and BB 0"):
         assign(shared, strategy, "c1")
     alone = AssignmentContext({"c1": {"Aa": 1, "BB": 1}}, partitions)
     assert set(assign(alone, strategy, "c1")["c1-0"]) == {
-        BrokerPartition("Aa", 0),
-        BrokerPartition("BB", 0),
+        TopicPartition("Aa", 0),
+        TopicPartition("BB", 0),
     }
 
 
@@ -148,8 +151,8 @@ def test_a_member_with_a_filter_counts_for_existing_topics_and_surplus_threads_o
         "g_b-c-2": 0,
     }
     assert assignment_of("g_b-c", found) == {
-        BrokerPartition("orders", 1): "g_b-c-0",
-        BrokerPartition("orders", 2): "g_b-c-1",
+        TopicPartition("orders", 1): "g_b-c-0",
+        TopicPartition("orders", 2): "g_b-c-1",
     }
     assert assignment_of("g_b", found) == {}
 

@@ -10,7 +10,7 @@ import pytest
 
 from etl.decide.group_assignment import STRATEGIES, Assigned, GroupMember, assign_as_leader
 from etl.errors import SettingsError
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 from tests.groups.golden import golden
 from tests.groups.oracles import digest, lead
 from tests.groups.random_groups import led_group_of
@@ -33,7 +33,9 @@ def test_a_member_without_an_instance_id_that_stands_before_one_with_it_gets_its
         GroupMember("c2", frozenset({"t"}), "i"),
         GroupMember("c0", frozenset({"t"})),
     ]
-    assert sorted(len(logs) for logs in assign_as_leader(strategy, members, {"t": 5}).values()) == [
+    assert sorted(
+        len(partitions) for partitions in assign_as_leader(strategy, members, {"t": 5}).values()
+    ) == [
         1,
         2,
         2,
@@ -46,14 +48,18 @@ def test_every_log_with_readers_is_assigned_to_one_member_that_reads_it(strategy
         members, partitions = led_group_of(seed)
         found = assign_as_leader(strategy, members, partitions)
         read = {topic for member in members for topic in member.topics}
-        assert sorted(log for logs in found.values() for log in logs) == sorted(
-            BrokerPartition(topic, p)
+        assert sorted(
+            partition for topic_partitions in found.values() for partition in topic_partitions
+        ) == sorted(
+            TopicPartition(topic, p)
             for topic, count in partitions.items()
             if topic in read
             for p in range(count)
         )
         assert all(
-            log.topic in member.topics for member in members for log in found[member.member_id]
+            partition.topic in member.topics
+            for member in members
+            for partition in found[member.member_id]
         )
 
 
@@ -66,7 +72,7 @@ def test_sticky_members_keep_what_they_have_and_are_even() -> None:
         for n in range(4)
     ]
     then = assign_as_leader("sticky", joined, {"t": 12})
-    assert {len(logs) for logs in then.values()} == {3}
+    assert {len(partitions) for partitions in then.values()} == {3}
     assert all(then[member] < first[member] for member in first)
 
 
@@ -87,8 +93,10 @@ def test_a_cooperative_member_gets_only_released_logs_and_all_of_them_after_reba
                 for one in random.sample(members, len(members))
             ]
             found = assign_as_leader("cooperative-sticky", reported, partitions)
-            for member, logs in found.items():
-                assert not any(logs & theirs for other, theirs in owned.items() if other != member)
+            for member, topic_partitions in found.items():
+                assert not any(
+                    topic_partitions & theirs for other, theirs in owned.items() if other != member
+                )
             if found == owned:
                 break
             if generation:
@@ -96,7 +104,7 @@ def test_a_cooperative_member_gets_only_released_logs_and_all_of_them_after_reba
             else:
                 owned = {
                     members[0].member_id: frozenset(
-                        BrokerPartition(topic, p)
+                        TopicPartition(topic, p)
                         for topic in members[0].topics & partitions.keys()
                         for p in range(partitions[topic])
                     )

@@ -6,9 +6,9 @@ import pytest
 
 from etl.commands.lag import TopicsReady
 from etl.decide.run_requests import incomplete_partitions
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
-A, B, C = (BrokerPartition("clicks", number) for number in range(3))
+A, B, C = (TopicPartition("clicks", number) for number in range(3))
 T = 1_700_000_000_000
 
 

@@ -16,9 +16,9 @@ from etl.decide.loaded_intervals import (
     find_missing,
 )
 from etl.decide.run_requests import interval_between, split_into_intervals
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import TopicPartition
 
-A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+A, B = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 HOURS = list(
     split_into_intervals(
         interval_between("2026-11-10T05:00:00Z", "2026-11-10T08:00:00Z"), timedelta(hours=1)
@@ -27,7 +27,7 @@ HOURS = list(
 BOUNDS = {A: [100, 110, 120, 130], B: [0, 5, 5, 9]}
 
 
-def missing(loaded: dict[BrokerPartition, list[tuple[int, int]]]) -> list[tuple[int, int]]:
+def missing(loaded: dict[TopicPartition, list[tuple[int, int]]]) -> list[tuple[int, int]]:
     """Of each interval that is not whole its number and the offsets that it lacks."""
     return [
         (HOURS.index(one.interval), one.missing) for one in find_gaps(HOURS, BOUNDS, loaded, {})
@@ -51,7 +51,7 @@ def test_where_nothing_was_loaded_every_hour_with_records_is_missing_and_one_wit
     None
 ):
     assert missing({}) == [(0, 15), (1, 10), (2, 14)]
-    assert [one.logs[0].log for one in find_gaps(HOURS, {B: BOUNDS[B]}, {}, {})] == [
+    assert [one.partitions[0].partition for one in find_gaps(HOURS, {B: BOUNDS[B]}, {}, {})] == [
         B,
         B,
     ]
@@ -86,9 +86,9 @@ def test_abandoned_offsets_and_offsets_before_the_start_are_counted_apart_and_on
     [({}, {}, {A: 50}), ({}, {A: [(0, 40)]}, {}), ({A: [(100, 150)]}, {A: [(200, 240)]}, {A: 50})],
 )
 def test_a_start_or_abandoned_offsets_outside_of_the_bounds_explain_nothing(
-    loaded: dict[BrokerPartition, list[tuple[int, int]]],
-    let_go: dict[BrokerPartition, list[tuple[int, int]]],
-    begins: dict[BrokerPartition, int],
+    loaded: dict[TopicPartition, list[tuple[int, int]]],
+    let_go: dict[TopicPartition, list[tuple[int, int]]],
+    begins: dict[TopicPartition, int],
 ) -> None:
     assert explain_missing({A: [100, 200]}, loaded, let_go, begins, let_go) == ExplainedOffsets(
         0, 0
@@ -99,7 +99,7 @@ def intervals(
     *incomplete: TableGap,
     let_go: int = 0,
     before: int = 0,
-    unled: tuple[BrokerPartition, ...] = (),
+    unled: tuple[TopicPartition, ...] = (),
 ) -> TableGaps:
     return TableGaps(3, incomplete, ExplainedOffsets(let_go, before), unled)
 

@@ -18,10 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etl.testkit.cluster import EmbeddedCluster
-from tests.chaos.collected import ALL
-from tests.chaos.on_stores import cases_on
-from tests.chaos.published import Published
-from tests.chaos.published_on_stores import PublishedOnStores
+from tests.chaos.collected import ALL, cases_on
+from tests.chaos.published import Published, PublishedOnStores
 from tests.chaos.stage import Case, CaseResult, Stage
 from tests.chaos.writes import WRITES
 from tests.conftest import small_session

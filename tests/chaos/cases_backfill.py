@@ -11,13 +11,11 @@ import contextlib
 import itertools
 import json
 import random
-import signal
 import time
 from collections import Counter
-from functools import partial
 
-from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.chaos.driver import Driver, kill_before
+from tests.chaos.stage import CaseResult, Stage, commits, ended, held, summary_of
 from tests.system.driving import Pipeline
 
 PARTITIONS, RECORDS, PLANS = 4, 400, 10
@@ -41,21 +39,15 @@ def at_verb(stage: Stage, *, verb: str) -> CaseResult:
     pipeline = begun_late(stage.pipeline(PARTITIONS), RECORDS)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
-        with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door_of(RECORDS)) as driver:
-            result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
-        after = held(pipeline)
+        after = kill_before(pipeline, verb, *door_of(RECORDS))
         next_run = pipeline.ran()
-        assert pipeline.door("verify").code == 0
+        ended(pipeline.door("verify"), 0)
     with Driver(pipeline, door=door_of(RECORDS)) as driver:
-        last = driver.wait()
-    assert last.code == 0, last.err
-    assert pipeline.door("verify").code == 0
+        last = ended(driver.wait(), 0)
+    ended(pipeline.door("verify"), 0)
     del pipeline.settings["limits"]  # they were there to make the backfill one of many plans
     return stage.finish(
-        pipeline,
-        after=after,
-        next_run=f"{summary_of(next_run)}; the backfill: {summary_of(last)}",
+        pipeline, after, f"{summary_of(next_run)}; the backfill: {summary_of(last)}"
     )
 
 
@@ -68,7 +60,7 @@ def many_times(stage: Stage) -> CaseResult:
         pipeline, _MANY_RECORDS, KILLS, least_s=0.0, most_s=2.0, each_loads_some=True
     )
     assert found["killed"] == KILLS, f"it was whole before the last kill: {found}"
-    assert pipeline.door("verify").code == 0
+    ended(pipeline.door("verify"), 0)
     reported = (
         f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {last}"
     )
@@ -124,8 +116,7 @@ def killed_at_random(
     if each_loads_some:
         del pipeline.settings["limits"]
     with Driver(pipeline, door=door) as driver:
-        last = driver.wait()
-    assert last.code == 0, last.err
+        last = ended(driver.wait(), 0)
     begun.append(plans_begun(last.err))
     for number, some in enumerate(begun):
         later = {plan for others in begun[number + 1 :] for plan in others}
@@ -135,11 +126,6 @@ def killed_at_random(
     found["plans"] = len({plan for some in begun for plan in some})
     found["fetches"] = sum(map(len, begun))
     return found, _without_repeats(summary_of(last))
-
-
-def commits(pipeline: Pipeline) -> int:
-    """How many there are in the table's log."""
-    return len(list((pipeline.table / "_delta_log").glob("*.json")))
 
 
 def _without_repeats(outcomes: str) -> str:
@@ -162,38 +148,3 @@ def plans_begun(lines: str) -> list[int]:
             if reported.get("message") == "fetch begins":
                 found.append(reported["plan"])
     return found
-
-
-CASES: tuple[Case, ...] = (
-    Case(
-        32,
-        "a backfill killed before its first fetch",
-        "a backfill: SIGKILL before the first fetch of its first plan",
-        partial(at_verb, verb="fetch"),
-    ),
-    Case(
-        32,
-        "a backfill killed before it writes",
-        "a backfill: SIGKILL before a file is written",
-        partial(at_verb, verb="append"),
-    ),
-    Case(
-        32,
-        "a backfill killed after its commit",
-        "a backfill: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
-        partial(at_verb, verb="record"),
-    ),
-    Case(
-        32,
-        "a backfill killed before its first plan is stored",
-        "a backfill: SIGKILL after its request is stored, before its first plan is",
-        partial(at_verb, verb="store"),
-    ),
-    Case(
-        32,
-        "a backfill killed ten times",
-        "a backfill: SIGKILL for the whole process group at 10 random moments, each time "
-        "begun anew",
-        many_times,
-    ),
-)

@@ -1,28 +1,54 @@
-"""Row 15: brokers die, return or stay away, and partitions change their leader, during a fetch.
+"""Rows 15, 23 and 25: brokers die, return or stay away, and partitions change their leader, during
+a fetch; logs lose their tail and are written anew; a broker's storage loses or withholds a part of
+a log, without an error.
 
-A quota makes the fetch slow, so that there is time in the middle of it; a mark of the transform
-shows that it has begun.
+In row 15 a quota makes the fetch slow, so that there is time in the middle of it; a mark of the
+transform shows that it has begun. In row 23 the table keeps the rows of records that are gone,
+under the first life of their log; what came instead is there under the second.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from functools import partial
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from kafka.errors import KafkaError
+from kafka import KafkaProducer
 
+from etl.testkit.brokers import Kafka, release_jars
 from etl.testkit.cluster import EmbeddedCluster
+from etl.testkit.java_and_jars import find_java
 from etl.testkit.server_process import wait_until
-from tests.chaos.driver import Driver
+from tests.chaos.driver import Driver, kill_before
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept
-from tests.chaos.sources import admin_of, slow_down, stopped
-from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.chaos.lives import accepted, finish, second_life
+from tests.chaos.sources import (
+    admin_of,
+    check_losses,
+    leader_of,
+    log_starts,
+    partitions_of,
+    slow_down,
+    wait_for_all,
+)
+from tests.chaos.stage import (
+    CaseResult,
+    Stage,
+    commits,
+    ends_of,
+    held,
+    held_after,
+    stopped,
+    summary_of,
+)
 from tests.command_result import CommandResult
-from tests.system.driving import Pipeline
+from tests.system.driving import Pipeline, broken_off_before
+from tests.traffic.rows import Row
 
 _CLIENT = "offset-range-etl"
 _BYTES_PER_S = 10_000
@@ -42,50 +68,12 @@ def three_brokers(folder: Path) -> EmbeddedCluster:
     )
 
 
-def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
-    """Leader (-1: none) and number of in-sync replicas of each partition, as the brokers report."""
-    found: dict[int, tuple[int, int]] = {}
-
-    def describe_topic() -> bool:
-        with (
-            contextlib.suppress(KafkaError),
-            admin_of(pipeline) as admin,
-        ):  # its broker may have died just now
-            [topic] = admin.describe_topics([pipeline.topic])
-            found.update(
-                {
-                    each["partition_index"]: (each["leader_id"], len(each["isr_nodes"]))
-                    for each in topic["partitions"]
-                }
-            )
-        return bool(found)
-
-    assert wait_until(describe_topic, _SOON_S), "the brokers do not tell of the topic"
-    return found
-
-
-def leader_of(pipeline: Pipeline, partition: int) -> int:
-    return partitions_of(pipeline)[partition][0]
-
-
 def read_last(pipeline: Pipeline) -> int:
     """The leader that a single task fetches from last: leaders are ordered by their first
     partitions.
     """
     leaders = [leader for _, (leader, _) in sorted(partitions_of(pipeline).items())]
     return max(leaders, key=leaders.index)
-
-
-def wait_for_all(pipeline: Pipeline, replicas: int) -> None:
-    """Until every partition has its leader and all replicas in sync."""
-
-    def is_so() -> bool:
-        return all(
-            leader >= 0 and in_sync == replicas
-            for leader, in_sync in partitions_of(pipeline).values()
-        )
-
-    assert wait_until(is_so, _SOON_S), partitions_of(pipeline)
 
 
 def replicated(stage: Stage, factor: int, **source: Any) -> Pipeline:
@@ -123,6 +111,21 @@ def slow(pipeline: Pipeline) -> Iterator[None]:
         yield
     finally:
         slow_down(pipeline, _CLIENT, None)
+
+
+def kill_leader(stage: Stage, pipeline: Pipeline, partition: int) -> Kafka:
+    """Kill the broker that leads a partition; it is started again at the latest with the case's
+    end.
+    """
+    broker = pipeline.cluster.brokers[leader_of(pipeline, partition)]
+    stage.at_end.callback(broker.start)
+    broker.kill()
+    return broker
+
+
+def wait_for_no_leader(pipeline: Pipeline) -> None:
+    """Wait until a partition has none."""
+    assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
 
 
 def in_the_middle(
@@ -164,9 +167,9 @@ def only_broker(stage: Stage, *, comes_back: bool) -> CaseResult:
     result = stopped(
         in_the_middle(stage, pipeline, change, away_for_good=not comes_back), 0 if comes_back else 6
     )
-    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
+    after = held_after(pipeline, result)
     broker.start()
-    return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
+    return stage.finish(pipeline, after, stopped(pipeline.run(), 0, "ingested"))
 
 
 def leader_killed(stage: Stage) -> CaseResult:
@@ -177,23 +180,20 @@ def leader_killed(stage: Stage) -> CaseResult:
     broker = pipeline.cluster.brokers[leader_of(pipeline, 0)]
     stage.at_end.callback(broker.start)
     result = stopped(in_the_middle(stage, pipeline, broker.kill), 0, "ingested")
-    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
+    after = held_after(pipeline, result)
     next_run = pipeline.ran()
     broker.start()
     wait_for_all(pipeline, 3)
-    return stage.finish(pipeline, after=after, next_run=next_run)
+    return stage.finish(pipeline, after, next_run)
 
 
 def leader_moves_back(stage: Stage) -> CaseResult:
     """A broker was away and is back: in the middle of a fetch it leads its partitions again."""
     pipeline = replicated(stage, 3)
     first = leader_of(pipeline, 0)
-    broker = pipeline.cluster.brokers[first]
-    stage.at_end.callback(broker.start)
-    broker.kill()
-    assert wait_until(lambda: leader_of(pipeline, 0) not in (first, -1), _SOON_S), partitions_of(
-        pipeline
-    )
+    broker = kill_leader(stage, pipeline, 0)
+    moved = wait_until(lambda: leader_of(pipeline, 0) not in (first, -1), _SOON_S)
+    assert moved, partitions_of(pipeline)
     broker.start()
     wait_for_all(pipeline, 3)
     assert leader_of(pipeline, 0) != first
@@ -204,16 +204,14 @@ def leader_moves_back(stage: Stage) -> CaseResult:
         assert wait_until(lambda: leader_of(pipeline, 0) == first, _SOON_S), partitions_of(pipeline)
 
     result = stopped(in_the_middle(stage, pipeline, elect), 0, "ingested")
-    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
-    return stage.finish(pipeline, after=after, next_run=pipeline.ran())
+    after = held_after(pipeline, result)
+    return stage.finish(pipeline, after, pipeline.ran())
 
 
 def one_stays_away(stage: Stage) -> CaseResult:
     """A broker is away before the run begins, and after it."""
     pipeline = replicated(stage, 3)
-    broker = pipeline.cluster.brokers[leader_of(pipeline, 0)]
-    stage.at_end.callback(broker.start)
-    broker.kill()
+    broker = kill_leader(stage, pipeline, 0)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
         result = stopped(pipeline.run(), 0, "ingested")
@@ -221,7 +219,7 @@ def one_stays_away(stage: Stage) -> CaseResult:
         pipeline.ran()
     broker.start()
     wait_for_all(pipeline, 3)
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def without_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
@@ -229,21 +227,17 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
     pipeline = replicated(stage, 1, on_no_leader=on_no_leader)
     pipeline.ran()
     pipeline.produce(4_800, partitions=6)
-    broker = pipeline.cluster.brokers[leader_of(pipeline, 1)]
-    stage.at_end.callback(broker.start)
-    broker.kill()
-    assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
-    code, *words = (
-        (6, "has no leader", "on_no_leader: skip")
-        if on_no_leader == "fail"
-        else (0, "no_leader", "ingested")
-    )
-    result = stopped(pipeline.run(), code, *words)
+    broker = kill_leader(stage, pipeline, 1)
+    wait_for_no_leader(pipeline)
+    if on_no_leader == "fail":
+        result = stopped(pipeline.run(), 6, "has no leader", "on_no_leader: skip")
+    else:
+        result = stopped(pipeline.run(), 0, "no_leader", "ingested")
     after = held(pipeline)
     broker.start()
     wait_for_all(pipeline, 1)
     pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def loses_its_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
@@ -260,17 +254,14 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
     broker = pipeline.cluster.brokers[read_last(pipeline)]
     stage.at_end.callback(broker.start)
     result = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
-    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
-    again = stopped(
-        pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "plan_superseded", "no_leader")
-    )
+    after = held_after(pipeline, result)
+    fails = on_no_leader == "fail"
+    again = stopped(pipeline.run(), *(6,) if fails else (0, "plan_superseded", "no_leader"))
     broker.start()
     wait_for_all(pipeline, 1)
     pipeline.produce(480, partitions=6)
-    next_run = stopped(pipeline.run(), 0, "plan_resumed" if on_no_leader == "fail" else "ingested")
-    return stage.finish(
-        pipeline, after=f"{after}; the run after it: {summary_of(again)}", next_run=next_run
-    )
+    next_run = stopped(pipeline.run(), 0, "plan_resumed" if fails else "ingested")
+    return stage.finish(pipeline, f"{after}; the run after it: {summary_of(again)}", next_run)
 
 
 def starts_without_a_leader(stage: Stage) -> CaseResult:
@@ -283,80 +274,276 @@ def starts_without_a_leader(stage: Stage) -> CaseResult:
     )
     pipeline.produce(600, partitions=6)
     old = pipeline.in_topic()
-    broker = pipeline.cluster.brokers[leader_of(pipeline, 1)]
-    stage.at_end.callback(broker.start)
-    broker.kill()
-    assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
+    broker = kill_leader(stage, pipeline, 1)
+    wait_for_no_leader(pipeline)
     result = stopped(pipeline.run(), 0, "no_leader", "offsets_stored")
-    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
+    after = held_after(pipeline, result)
     broker.start()
     wait_for_all(pipeline, 1)
     with stage.writing(pipeline) as writer:
         writer.wait_for(120)
-    return stage.finish(
-        pipeline, after=after, next_run=pipeline.ran(), expected=pipeline.in_topic() - old
+    return stage.finish(pipeline, after, pipeline.ran(), expected=pipeline.in_topic() - old)
+
+
+# -- row 23
+
+
+_UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+_ALL = range(4)
+_TRUNCATED = "truncated at offset 60, and records up to 120"
+
+
+def fallen_behind(stage: Stage) -> tuple[Pipeline, Kafka, Kafka]:
+    """Two brokers, the second of which lacks the newer half of what the first has, and was loaded."""
+    cluster = stage.another_cluster(2, properties={"auto.leader.rebalance.enable": "false"})
+    pipeline = stage.pipeline(cluster=cluster, replication_factor=2, config=_UNCLEAN)
+    wait_for_all(pipeline, 2)
+    pipeline.produce(240)
+    pipeline.ran()
+    first, second = cluster.brokers
+    second.stop()
+    wait_for_all(pipeline, 1)
+    pipeline.produce(240)
+    return pipeline, first, second
+
+
+def unclean(pipeline: Pipeline, first: Kafka, second: Kafka, records: int) -> None:
+    """The broker that lacks records leads, and others are written; the other one comes back and
+    follows it.
+    """
+    first.stop()
+    second.start()
+    wait_for_all(pipeline, 1)
+    assert all(leader_of(pipeline, partition) == second.broker_id for partition in _ALL)
+    if records:
+        pipeline.produce(records)
+    first.start()
+    wait_for_all(pipeline, 2)
+
+
+def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) -> CaseResult:
+    """The log is cut at 60 of 120; then it is shorter, or longer again, when the next run comes.
+    `verb`: the reset is killed there.
+    """
+    pipeline, first, second = fallen_behind(stage)
+    pipeline.ran()
+    rows, after = pipeline.in_table(), held(pipeline)
+    unclean(pipeline, first, second, records)
+    result = stopped(pipeline.run(), 5, _TRUNCATED, "topics accept-changes")
+    stopped(pipeline.door("run", after=["--dry-run"]), 5, "truncated at offset 60")
+    stopped(pipeline.door("doctor"), 5, "truncated at offset 60")
+    assert held(pipeline) == after
+    accepted(pipeline, pipeline.topic)
+    if verb:
+        kill_before(pipeline, verb)
+    stopped(pipeline.run(), 0)
+    pipeline.produce(80)
+    pipeline.ran()
+    expected = rows + second_life(pipeline.in_topic(), dict.fromkeys(_ALL, 60))
+    return finish(pipeline, after, result, expected)
+
+
+def elected_between_plan_and_fetch(stage: Stage) -> CaseResult:
+    """The plan is stored, and the end of its ranges is gone before it is fetched: it is given up,
+    and nothing of it was loaded.
+    """
+    pipeline, first, second = fallen_behind(stage)
+    broken_off_before("fetch", pipeline)
+    rows, after = pipeline.in_table(), held(pipeline)
+    unclean(pipeline, first, second, 480)
+    result = stopped(pipeline.run(), 5, _TRUNCATED, "topics accept-changes")
+    accepted(pipeline, pipeline.topic)
+    stopped(pipeline.run(), 0, "topic_changes_accepted", "records_lost", "ingested")
+    reported = finish(pipeline, after, result, expected=rows + (pipeline.in_topic() - rows))
+    check_losses(pipeline, [(partition, 60, 120, "partition_truncated") for partition in _ALL])
+    return reported
+
+
+def tail_lost(stage: Stage) -> CaseResult:
+    """The only broker returns with half of each log, as after a crash without fsync or from a copy
+    of the disk.
+
+    No other leader was elected, so no epoch shows the truncation: an operator must name it.
+    """
+    pipeline, rows, after = loaded_on(stage, stage.another_cluster())
+    ends = cut_files(pipeline, pipeline.cluster.brokers[0], _ALL)
+    result = stopped(
+        pipeline.run(),
+        5,
+        f"truncated at offset {ends[0]} or below, and records up to 120 were read",
+        "and 3 more partitions",
+        "--truncated-at OFFSET",
     )
+    assert pipeline.accept_log(pipeline.topic).code == 2
+    accepted(pipeline, f"{pipeline.topic}:0", "--truncated-at", str(ends[0]))
+    for partition in (1, 2, 3):
+        stopped(pipeline.run(), 5, f"truncated at offset {ends[partition]} or below")
+        accepted(pipeline, f"{pipeline.topic}:{partition}", "--truncated-at", str(ends[partition]))
+    pipeline.produce(80)
+    stopped(pipeline.run(), 0, "topic_changes_accepted", "ingested")
+    expected = rows + second_life(pipeline.in_topic(), ends)
+    return finish(pipeline, after, result, expected)
 
 
-CASES: tuple[Case, ...] = (
-    Case(
-        15,
-        "only-broker-killed-and-started",
-        "the only broker killed in the middle of a fetch and started again",
-        partial(only_broker, comes_back=True),
-    ),
-    Case(
-        15,
-        "only-broker-killed",
-        "the only broker killed in the middle of a fetch, and away until the run has given up",
-        partial(only_broker, comes_back=False),
-    ),
-    Case(
-        15,
-        "leader-killed",
-        "three brokers: a leader killed in the middle of a fetch; it stays away for the next run",
-        leader_killed,
-    ),
-    Case(
-        15,
-        "preferred-leader-moves-back",
-        "three brokers: the preferred leader takes over again in the middle of a fetch",
-        leader_moves_back,
-    ),
-    Case(
-        15,
-        "one-broker-stays-away",
-        "three brokers: one killed before the run and away until after it",
-        one_stays_away,
-    ),
-    Case(
-        15,
-        "partition-without-a-leader-fail",
-        "partitions without a leader when a run begins, `fail`",
-        partial(without_leader, on_no_leader="fail"),
-    ),
-    Case(
-        15,
-        "partition-without-a-leader-skip",
-        "partitions without a leader when a run begins, `skip`: the others are loaded",
-        partial(without_leader, on_no_leader="skip"),
-    ),
-    Case(
-        15,
-        "partition-loses-its-leader-fail",
-        "partitions lose their leader in the middle of a fetch, `fail`",
-        partial(loses_its_leader, on_no_leader="fail"),
-    ),
-    Case(
-        15,
-        "partition-loses-its-leader-skip",
-        "partitions lose their leader in the middle of a fetch, `skip`",
-        partial(loses_its_leader, on_no_leader="skip"),
-    ),
-    Case(
-        23,
-        "no leader at the first run",
-        "`start: latest`, `on_no_leader: skip`, and a broker is dead at the very first run",
-        starts_without_a_leader,
-    ),
-)
+def tail_lost_of_one(stage: Stage) -> CaseResult:
+    """One of two brokers comes back with half of its logs; the controller has noticed, and the logs
+    are longer again by then.
+    """
+    pipeline, rows, after = loaded_on(
+        stage, stage.another_cluster(2, properties={"auto.leader.rebalance.enable": "false"})
+    )
+    broker = next(
+        one for one in pipeline.cluster.brokers if one.broker_id != controller_of(pipeline)
+    )
+    theirs = [partition for partition in _ALL if leader_of(pipeline, partition) == broker.broker_id]
+    ends = cut_files(pipeline, broker, theirs)
+    pipeline.produce(480)
+    more = "and 1 more partitions" if len(theirs) == 2 else ""
+    first = f"truncated at offset {min(ends.items())[1]}, and records up to 120"
+    result = stopped(pipeline.run(), 5, first, more)
+    accepted(pipeline, pipeline.topic)
+    stopped(pipeline.run(), 0, "topic_changes_accepted", "ingested")
+    topic = pipeline.in_topic()
+    others = {row: n for row, n in topic.items() if row[0] not in theirs and row not in rows}
+    expected = rows + Counter(others) + second_life(topic, ends)
+    return finish(pipeline, after, result, expected)
+
+
+def loaded_on(stage: Stage, cluster: EmbeddedCluster) -> tuple[Pipeline, Counter[Row], str]:
+    pipeline = stage.pipeline(cluster=cluster)
+    pipeline.produce(480)
+    pipeline.ran()
+    return pipeline, pipeline.in_table(), held(pipeline)
+
+
+def controller_of(pipeline: Pipeline) -> int:
+    with admin_of(pipeline) as admin:
+        return int(admin.describe_cluster()["controller_id"])
+
+
+def cut_files(pipeline: Pipeline, broker: Kafka, partitions: Collection[int]) -> dict[int, int]:
+    """Keep the first half of these logs; the broker recovers by itself. Return their new ends."""
+    broker.kill()
+    data = broker.folder / "data"
+    for partition in partitions:
+        folder = data / f"{pipeline.topic}-{partition}"
+        [segment] = folder.glob("*.log")
+        with segment.open("r+b") as file:
+            # in the middle of a record batch: recovery drops an incomplete one
+            file.truncate(segment.stat().st_size // 2)
+        for kind in ("index", "timeindex", "snapshot"):
+            for index in folder.glob(f"*.{kind}"):
+                index.unlink()
+    for checkpoint in data.glob("*-checkpoint"):
+        checkpoint.unlink()
+    broker.start()
+    wait_for_all(pipeline, 1)
+    found = ends_of(pipeline.in_topic())
+    ends = {partition: found[partition] for partition in partitions}
+    assert all(0 < end < 120 for end in ends.values()), ends
+    return ends
+
+
+# -- row 25
+
+
+_SMALL_SEGMENTS = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "1"}
+
+
+def lost_segment(stage: Stage) -> CaseResult:
+    """A broker misses one of its segments at its start: no replica has it, and no error is
+    reported.
+    """
+    cluster = stage.another_cluster()
+    pipeline = stage.pipeline(partitions=1, cluster=cluster, config=_SMALL_SEGMENTS)
+    _fill(pipeline)
+    [broker] = cluster.brokers
+    broker.stop()
+    first, until = _lose_a_segment(broker.folder / "data" / f"{pipeline.topic}-0")
+    broker.start()
+    refused = stopped(pipeline.run(), 5)
+    assert f"{pipeline.topic}:0:{first}-{until}" in refused.err, refused.err
+    assert commits(pipeline) == 0, refused.err
+    after = held_after(pipeline, refused)
+    pipeline.settings["source"] = {"on_data_loss": "skip"}
+    result = stopped(
+        pipeline.run(), 0, "plan_resumed", "plan_superseded", "records_lost", "ingested"
+    )
+    check_losses(pipeline, [(0, first, until, "missing")])
+    reported = pipeline.door("verify").document["logs"][0]["without_row"]
+    figures = [reported[name] for name in ("lost", "compacted", "not_known")]
+    assert figures == [until - first, 0, 0], reported
+    return stage.finish(pipeline, after, result)
+
+
+def withheld(stage: Stage) -> CaseResult:
+    """Remote storage (KIP-405) that is slower than the broker waits: it answers without records and
+    without an error.
+    """
+    storage = stage.folder / "remote"
+    storage.mkdir()
+    cluster = stage.another_cluster(
+        properties=_tiered(storage, _compiled(stage.folder / "classes"))
+    )
+    local = {"local.retention.ms": "1", "local.retention.bytes": "1"}
+    config = {**_SMALL_SEGMENTS, "remote.storage.enable": "true", **local}
+    pipeline = stage.pipeline(partitions=1, cluster=cluster, config=config)
+    _fill(pipeline)
+    partitions = cluster.brokers[0].folder / "data" / f"{pipeline.topic}-0"
+    assert wait_until(lambda: len(list(partitions.glob("*.log"))) == 1, _SOON_S), (
+        "the broker does not drop what is in the remote storage"
+    )
+    assert log_starts(pipeline) == {0: 0} and int(next(partitions.glob("*.log")).stem) > 0
+    storage.joinpath("withheld").touch()
+    refused = stopped(pipeline.run(), 6)
+    assert "remote.fetch.max.wait.ms" in refused.err and "partition 0, offset 0" in refused.err, (
+        refused.err
+    )
+    after = held_after(pipeline, refused)
+    storage.joinpath("withheld").unlink()
+    result = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
+    return stage.finish(pipeline, after, result)
+
+
+def _fill(pipeline: Pipeline) -> None:
+    """400 records in several segments."""
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, batch_size=0) as producer:
+        for number in range(400):
+            value, key = b"value %d of some length" % number, b"key %d" % number
+            producer.send(pipeline.topic, value, key=key, partition=0)
+
+
+def _lose_a_segment(folder: Path) -> tuple[int, int]:
+    """One in the middle, with its indexes; the offsets that were in it."""
+    starts = sorted(int(partition.stem) for partition in folder.glob("*.log"))
+    assert len(starts) >= 4, starts
+    for part in folder.glob(f"{starts[2]:020}.*"):
+        part.unlink()
+    return starts[2], starts[3]
+
+
+def _tiered(storage: Path, classes: Path) -> dict[str, str]:
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.manager.task.interval.ms": "500",
+        "remote.log.storage.manager.class.name": "WithheldStorage",
+        "remote.log.storage.manager.class.path": str(classes),
+        "rsm.config.folder": str(storage),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        "log.initial.task.delay.ms": "500",
+        "log.segment.delete.delay.ms": "100",
+    }
+
+
+def _compiled(folder: Path) -> Path:
+    """The Java class in this directory, for the brokers' Java. It needs a Java with a compiler."""
+    near = find_java().with_name("javac")
+    compiler = str(near) if near.exists() else shutil.which("javac")
+    assert compiler, "there is no javac on this machine, so this case was not played"
+    folder.mkdir()
+    jars = ":".join(map(str, release_jars()))
+    source = Path(__file__).with_name("WithheldStorage.java")
+    subprocess.run([compiler, "-cp", jars, "-d", str(folder), str(source)], check=True)
+    return folder

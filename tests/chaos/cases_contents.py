@@ -5,16 +5,14 @@ in them.
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from kafka import KafkaProducer
 
 from etl.testkit.server_process import wait_until
-from tests.chaos.driver import Driver
-from tests.chaos.sources import configure, stopped
-from tests.chaos.stage import Case, CaseResult, Stage, held
+from tests.chaos.driver import kill_before
+from tests.chaos.sources import configure
+from tests.chaos.stage import CaseResult, Stage, held, stopped
 from tests.system.driving import Pipeline, broken_off_before
 
 _COMPACTING = {
@@ -77,22 +75,16 @@ def compacted(stage: Stage, *, between: bool = False) -> CaseResult:
     pipeline = stage.pipeline(partitions=2, config={} if between else _COMPACTING)
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as producer:
         for number in range(600):
-            producer.send(
-                pipeline.topic,
-                b"value %d" % number,
-                key=b"key %d" % (number % _KEYS),
-                partition=number % 2,
-            )
+            value, key = b"value %d" % number, b"key %d" % (number % _KEYS)
+            producer.send(pipeline.topic, value, key=key, partition=number % 2)
         producer.flush()
         if between:
-            with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
-                assert driver.wait().code == -signal.SIGKILL
+            kill_before(pipeline, "fetch")
             configure(pipeline, _COMPACTING)
 
         def is_compacted() -> bool:
-            for partition in range(
-                2
-            ):  # another record, some time later, ends the segment that may be compacted
+            # another record, some time later, ends the segment that may be compacted
+            for partition in range(2):
                 producer.send(pipeline.topic, b"later", key=b"later", partition=partition).get(30)
             return sum(pipeline.in_topic().values()) < 100
 
@@ -102,7 +94,7 @@ def compacted(stage: Stage, *, between: bool = False) -> CaseResult:
     result = stopped(pipeline.run(), 0, "plan_resumed" if between else "ingested")
     pipeline.produce(80, partitions=2)
     pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def transactions(stage: Stage) -> CaseResult:
@@ -134,7 +126,7 @@ def transactions(stage: Stage) -> CaseResult:
         send(two, pipeline, "open and then dropped", 10)
         pipeline.ran()
         two.abort_transaction()
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def open_transaction(stage: Stage, *, commits: bool) -> CaseResult:
@@ -155,7 +147,7 @@ def open_transaction(stage: Stage, *, commits: bool) -> CaseResult:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
-    return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
+    return stage.finish(pipeline, after, stopped(pipeline.run(), 0, "ingested"))
 
 
 def ends_inside_an_aborted_one(stage: Stage) -> CaseResult:
@@ -174,13 +166,11 @@ def ends_inside_an_aborted_one(stage: Stage) -> CaseResult:
             send(plain, pipeline, f"plain {turn}", 5)
         producer.abort_transaction()
         transaction(producer, pipeline, "kept", 10, producer.commit_transaction)
-    with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
-        assert driver.wait().code == -signal.SIGKILL
-    after = held(pipeline)
+    after = kill_before(pipeline, "fetch")
     result = stopped(pipeline.run(), 0, "plan_resumed")
     for _ in range(4):
         pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def ends_with_markers(stage: Stage) -> CaseResult:
@@ -190,14 +180,12 @@ def ends_with_markers(stage: Stage) -> CaseResult:
         transaction(producer, pipeline, "kept", 10, producer.commit_transaction)
         pipeline.ran()
         transaction(producer, pipeline, "dropped", 10, producer.abort_transaction)
-        with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
-            assert driver.wait().code == -signal.SIGKILL
-        after = held(pipeline)
+        after = kill_before(pipeline, "fetch")
         result = stopped(pipeline.run(), 0, "plan_resumed")
         assert pipeline.committed() == {0: 22}
         transaction(producer, pipeline, "kept", 1, producer.commit_transaction)
         pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def nearly_nothing(stage: Stage, *, records: int) -> CaseResult:
@@ -206,66 +194,10 @@ def nearly_nothing(stage: Stage, *, records: int) -> CaseResult:
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as producer:
         for number in range(records):
             producer.send(pipeline.topic, b"one", partition=7 + number).get(30)
-        with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
-            assert driver.wait().code == -signal.SIGKILL
-        after = held(pipeline)
+        after = kill_before(pipeline, "fetch")
         result = stopped(pipeline.run(), 0, "plan_resumed")
         pipeline.ran()
         for partition in range(12):
             producer.send(pipeline.topic, b"one more", partition=partition).get(30)
     pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=result)
-
-
-CASES: tuple[Case, ...] = (
-    Case(18, "compacted-before-the-plan", "a compacted topic", compacted),
-    Case(
-        18,
-        "compacted-before-the-fetch",
-        "a topic compacted between a plan and its fetch",
-        partial(compacted, between=True),
-    ),
-    Case(
-        18,
-        "transactions",
-        "transactions of two producers, committed, aborted and open; killed before the "
-        "offsets moved",
-        transactions,
-    ),
-    Case(
-        18,
-        "open-transaction-committed",
-        "a transaction open at the end of the range, committed later",
-        partial(open_transaction, commits=True),
-    ),
-    Case(
-        18,
-        "open-transaction-aborted",
-        "a transaction open at the end of the range, aborted later",
-        partial(open_transaction, commits=False),
-    ),
-    Case(
-        18,
-        "ends-inside-an-aborted-transaction",
-        "ranges that end inside an aborted transaction; killed before the fetch",
-        ends_inside_an_aborted_one,
-    ),
-    Case(
-        18,
-        "ends-with-markers",
-        "ranges that end with transaction markers; killed before the fetch",
-        ends_with_markers,
-    ),
-    Case(
-        18,
-        "one-record",
-        "one record in twelve partitions; killed before the fetch",
-        partial(nearly_nothing, records=1),
-    ),
-    Case(
-        18,
-        "no-record",
-        "twelve empty partitions; killed before the fetch",
-        partial(nearly_nothing, records=0),
-    ),
-)
+    return stage.finish(pipeline, after, result)

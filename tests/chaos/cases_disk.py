@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from kafka import KafkaProducer
 
-from tests.chaos.driver import Driver
-from tests.chaos.holding import TRANSFORM, Hold
-from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, CaseResult, Stage, complete_files, held, summary_of
+from tests.chaos.driver import amid_its_files
+from tests.chaos.holding import TRANSFORM
+from tests.chaos.scenes import prepare
+from tests.chaos.stage import CaseResult, Stage, held_after, stopped
 from tests.system.driving import Pipeline
 
-_MAY_MOUNT = os.geteuid() == 0
+MAY_MOUNT = os.geteuid() == 0
 _VALUE_BYTES = 10_000
 _FOUR_TASKS = {"spark.master": "local[4,4]"}
 
@@ -37,19 +35,12 @@ def remount(folder: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
-def lock(folder: Path) -> None:
-    """No file can be created there any more; root ignores permission bits, but not this attribute."""
-    if _MAY_MOUNT:
-        subprocess.run(["chattr", "+i", str(folder)], check=True)
+def _lock(folder: Path, is_locked: bool) -> None:
+    """No file can be created there; root ignores permission bits, but not this attribute."""
+    if MAY_MOUNT:
+        subprocess.run(["chattr", "+i" if is_locked else "-i", str(folder)], check=True)
     else:
-        folder.chmod(0o555)
-
-
-def unlock(folder: Path) -> None:
-    if _MAY_MOUNT:
-        subprocess.run(["chattr", "-i", str(folder)], check=True)
-    else:
-        folder.chmod(0o755)
+        folder.chmod(0o555 if is_locked else 0o755)
 
 
 def produce_much(pipeline: Pipeline, records: int) -> None:
@@ -71,11 +62,11 @@ def disk_full(stage: Stage, *, loaded: bool) -> CaseResult:
     produce_much(pipeline, 600)
     with stage.writing(pipeline):
         result = stopped(pipeline.run(), 7, "No space left")
-        after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
+        after = held_after(pipeline, result)
         stopped(pipeline.run(), 7)
         remount(pipeline.table, "size=64m")
         next_run = stopped(pipeline.run(), 0, "plan_resumed")
-    return stage.finish(pipeline, after=after, next_run=next_run)
+    return stage.finish(pipeline, after, next_run)
 
 
 def no_room_for_the_commit(stage: Stage) -> CaseResult:
@@ -87,116 +78,36 @@ def no_room_for_the_commit(stage: Stage) -> CaseResult:
     pipeline.produce(240)
     mounted(stage, partition, "size=1m,nr_inodes=2")
     result = stopped(pipeline.run(), 7)
-    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
+    after = held_after(pipeline, result)
     remount(partition, "nr_inodes=1000")
     pipeline.produce(80)
     next_run = stopped(pipeline.run(), 0, "plan_resumed")
-    return stage.finish(pipeline, after=after, next_run=next_run)
+    return stage.finish(pipeline, after, next_run)
 
 
-def taken_away(
-    stage: Stage,
-    *,
-    before: Callable[[Stage, Pipeline], None],
-    take: Callable[[Pipeline], None],
-    give: Callable[[Pipeline], None],
-    from_task: int,
-    files: int,
-) -> CaseResult:
-    """When `files` of four are written and the other tasks have their first rows, something is
-    taken away; it is given back later.
+def taken_away(stage: Stage, *, taken: str, files: int) -> CaseResult:
+    """When `files` of four are written and the other tasks have their first rows, something may not
+    be written any more; it is given back later.
     """
     pipeline = stage.pipeline(transform=TRANSFORM, spark=_FOUR_TASKS)
-    before(stage, pipeline)
-    pipeline.produce(240)
-    pipeline.ran()
-    pipeline.produce(240)
-    known = complete_files(pipeline)
-    hold = Hold(pipeline.folder / "marks", from_task)
-    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
-        driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline) - known) == files)
-        take(pipeline)
+    if taken == "disk":
+        mounted(stage, pipeline.table, "size=64m")
+    folder = pipeline.table / "_delta_log" if taken == "log" else pipeline.table
+    prepare(pipeline, loaded=True)
+    with amid_its_files(stage, pipeline, files, tasks=4) as (driver, hold):
+        if taken == "disk":
+            remount(folder, "ro")
+        else:
+            _lock(folder, True)
         try:
             hold.release()
             result = stopped(driver.wait(), 7)
-            after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
+            after = held_after(pipeline, result)
             stopped(pipeline.run(), 7)
         finally:
-            give(pipeline)
+            if taken == "disk":
+                remount(folder, "rw")
+            else:
+                _lock(folder, False)
         next_run = stopped(pipeline.run(), 0, "plan_resumed")
-    return stage.finish(pipeline, after=after, next_run=next_run)
-
-
-def _nothing(stage: Stage, pipeline: Pipeline) -> None:
-    pass
-
-
-def _own_disk(stage: Stage, pipeline: Pipeline) -> None:
-    mounted(stage, pipeline.table, "size=64m")
-
-
-_MOUNTING: tuple[Case, ...] = (
-    Case(
-        20,
-        "disk-full-at-first",
-        "the disk is full while the first files of a table are written; then it is made larger",
-        partial(disk_full, loaded=False),
-    ),
-    Case(
-        20,
-        "disk-full",
-        "the disk is full while files are written; then it is made larger",
-        partial(disk_full, loaded=True),
-    ),
-    Case(
-        20,
-        "disk-full-for-the-commit",
-        "all files are written, and there is no room for the commit",
-        no_room_for_the_commit,
-    ),
-    Case(
-        20,
-        "disk-turns-read-only",
-        "the file system turns read-only when 1 of 4 files is written; then it is writable again",
-        partial(
-            taken_away,
-            before=_own_disk,
-            take=lambda p: remount(p.table, "ro"),
-            give=lambda p: remount(p.table, "rw"),
-            from_task=1,
-            files=1,
-        ),
-    ),
-)
-CASES: tuple[Case, ...] = (
-    *(_MOUNTING if _MAY_MOUNT else ()),
-    *(
-        Case(
-            20,
-            "table-may-not-be-written",
-            "the table's folder may not be written any more when 2 of 4 files are written",
-            partial(
-                taken_away,
-                before=_nothing,
-                take=lambda p: lock(p.table),
-                give=lambda p: unlock(p.table),
-                from_task=2,
-                files=2,
-            ),
-        ),
-        Case(
-            20,
-            "log-may-not-be-written",
-            "the table's log may not be written any more when 2 of 4 files are written",
-            partial(
-                taken_away,
-                before=_nothing,
-                take=lambda p: lock(p.table / "_delta_log"),
-                give=lambda p: unlock(p.table / "_delta_log"),
-                from_task=2,
-                files=2,
-            ),
-        ),
-    ),
-)
+    return stage.finish(pipeline, after, next_run)

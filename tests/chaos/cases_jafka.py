@@ -1,5 +1,5 @@
 """Row 30: what Jafka alone does to a run: tails that are not flushed, retention that deletes files
-below a reader; and a paused driver.
+below a reader.
 """
 
 from __future__ import annotations
@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from kazoo.exceptions import NoNodeError
@@ -16,12 +14,11 @@ from kazoo.exceptions import NoNodeError
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
-from tests.chaos import cases_zombie
-from tests.chaos.cases_generations import played_on
-from tests.chaos.driver import Driver, send
+from tests.chaos.cases_logs import then_skipped
+from tests.chaos.driver import Driver, kill_before, send
 from tests.chaos.holding import TRANSFORM, Hold
-from tests.chaos.sources import let_go, stopped
-from tests.chaos.stage import Case, CaseResult, Stage, held
+from tests.chaos.sources import check_losses
+from tests.chaos.stage import CaseResult, Stage, stopped
 from tests.system.driving import Pipeline
 from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.old import OldLog
@@ -59,19 +56,16 @@ def unflushed(stage: Stage, *, is_lost: bool) -> CaseResult:
     flushed = _newest_files(pipeline)
     pipeline.produce(4 * _NOT_FLUSHED)
     assert sum(pipeline.in_topic().values()) == 4 * (_FLUSHED + _NOT_FLUSHED)
-    with Driver(pipeline, sends=(signal.SIGKILL, "record")) as driver:
-        assert driver.wait().code == -signal.SIGKILL
+    after = kill_before(pipeline, "record")
     assert sum(pipeline.in_table().values()) == 4 * _FLUSHED, "what is not flushed cannot be read"
-    after, [broker] = held(pipeline), cluster.brokers
+    [broker] = cluster.brokers
     broker.kill()
     for path, size in flushed.items() if is_lost else ():
         os.truncate(path, size)
     broker.start()
     assert wait_until(lambda: _is_registered(pipeline), 60), "the broker does not come back"
     pipeline.produce(4 * _FLUSHED)
-    return stage.finish(
-        pipeline, after=after, next_run=stopped(pipeline.run(), 0, "plan_completed", "ingested")
-    )
+    return stage.finish(pipeline, after, stopped(pipeline.run(), 0, "plan_completed", "ingested"))
 
 
 def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> CaseResult:
@@ -98,20 +92,9 @@ def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> CaseResult:
         for pid in others:
             send(pid, signal.SIGCONT)
         result = driver.wait()
-    if on_data_loss == "fail":
-        stopped(result, 5, "ExpiredOffsets", "source.on_data_loss")
-        after, next_run = (
-            held(pipeline),
-            stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip"),
-        )
-        assert held(pipeline) == after
-        pipeline.settings["source"]["on_data_loss"] = "skip"
-        stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
-    else:
-        stopped(result, 0, "plan_superseded", "records_lost")
-        after, next_run = held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
-    reported = stage.finish(pipeline, after=after, next_run=next_run)
-    assert let_go(pipeline) == [(partitions[0].partition, 0, start, "expired")], let_go(pipeline)
+    after, next_run = then_skipped(pipeline, result, on_data_loss)
+    reported = stage.finish(pipeline, after, next_run)
+    check_losses(pipeline, [(partitions[0].partition, 0, start, "expired")])
     return reported
 
 
@@ -166,55 +149,3 @@ def _is_registered(pipeline: Pipeline) -> bool:
         return len(JafkaTraffic().logs(pipeline.cluster, pipeline.topic)) == 4
     except NoNodeError:
         return False
-
-
-_PAUSED = (
-    "zombie after the plan is stored",
-    "zombie whose workers went on",
-    "zombie with half its files",
-    "zombie before the offsets",
-)
-_UNFLUSHED = (
-    "Jafka: SIGKILL after the Delta commit while logs have a tail that is not flushed; then "
-    "SIGKILL for the broker, "
-)
-_DELETED = "Jafka: retention deletes files of a log while its reader stands still, "
-
-CASES: tuple[Case, ...] = (
-    Case(
-        30,
-        "jafka unflushed tail",
-        _UNFLUSHED + "which recovers it",
-        partial(unflushed, is_lost=False),
-    ),
-    Case(
-        30,
-        "jafka unflushed tail is lost",
-        _UNFLUSHED + "which loses it, and others take its offsets",
-        partial(unflushed, is_lost=True),
-    ),
-    Case(
-        30,
-        "jafka retention below a reader fail",
-        _DELETED + "`fail`",
-        partial(deleted_below_a_reader, on_data_loss="fail"),
-    ),
-    Case(
-        30,
-        "jafka retention below a reader skip",
-        _DELETED + "`skip`",
-        partial(deleted_below_a_reader, on_data_loss="skip"),
-    ),
-    *(
-        replace(
-            case,
-            row=30,
-            name=f"{case.name}, Jafka",
-            what=f"Jafka: {case.what}",
-            short=False,
-            play=partial(played_on, version=JAFKA, case=case),
-        )
-        for case in cases_zombie.CASES
-        if case.name in _PAUSED
-    ),
-)

@@ -1,111 +1,232 @@
-"""Rows 1 to 8: a run is killed at each point of its way, while a producer keeps writing.
+"""Rows 1 to 10 and 22: a run is stopped while its tasks write, by SIGKILL, SIGINT or SIGTERM; or it
+sleeps past its session, and two drivers are at work at the same moment.
 
-Between two verbs the run kills itself (`etl.demo.crash_run`). While tasks write, in rows 4 to 6,
-the case watches from outside: rows that pass a transform, Parquet files that are complete, and no
-commit yet.
+What is stopped before a verb is in `ways`. While tasks write, the case watches from outside: rows
+that pass a transform, Parquet files that are complete, and no commit yet.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from etl.demo.crash_run import HALF_COMMIT
-from tests.chaos.driver import Driver, send
+from tests.chaos.driver import Driver, amid_its_files, kill_before, send
 from tests.chaos.holding import Hold
-from tests.chaos.stage import Case, CaseResult, Stage, commits, complete_files, held, summary_of
+from tests.chaos.scenes import prepare
+from tests.chaos.stage import (
+    CaseResult,
+    Checked,
+    Stage,
+    both,
+    case_result,
+    checked,
+    commits,
+    complete_files,
+    ended,
+    held,
+    succeeded,
+    summary_of,
+)
+from tests.chaos.ways import RETRY, overtaken, short_session, wait_for_no_driver
 from tests.system.driving import Pipeline
 
 _ATTEMPTS = 5
 _SOON_S = 20.0
-
-Ending = Callable[[Driver], None]
-
-
-def at_verb(
-    stage: Stage, *, verb: str, then: str, loaded: bool = False, **settings: Any
-) -> CaseResult:
-    """Killed before a verb; the next run's outcomes must have `then`, or the kill was not where it
-    should be.
-    """
-    pipeline = stage.pipeline(**settings)
-    _prepare(pipeline, loaded)
-    with stage.writing(pipeline) as writer:
-        writer.wait_for(20)
-        with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
-            result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
-            assert "group" not in settings or owned(pipeline), "no owner was claimed"
-            after = held(pipeline)
-            next_run = pipeline.ran()
-    assert then in next_run.outcomes, next_run.outcomes
-    return stage.finish(pipeline, after=after, next_run=next_run)
+_INTERRUPTED = 130
 
 
-def while_writing(stage: Stage, *, half: bool, ending: Ending, loaded: bool = False) -> CaseResult:
-    """Ended when no file is there, or `half` of them, and the other tasks have rows that are not
+def _kill_alone(driver: Driver) -> None:
+    """The driver is killed; its JVM continues until it notices."""
+    driver.kill()
+    driver.wake_all()
+
+
+KILLS: Mapping[str, Callable[[Driver], None]] = {"all": Driver.kill_all, "driver": _kill_alone}
+
+
+def while_writing(stage: Stage, *, half: bool, kill: str, loaded: bool = False) -> CaseResult:
+    """Killed when no file is there, or `half` of them, and the other tasks have rows that are not
     written.
     """
-    pipeline, files = held_pipeline(stage, loaded), stage.writes.tasks // 2 if half else 0
+    pipeline, files = held_pipeline(stage, loaded), _files(stage, half)
     before, version = complete_files(pipeline), commits(pipeline)
-    hold = Hold(pipeline.folder / "marks", files)
-    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("rows in every task", lambda: len(hold.workers()) == stage.writes.tasks)
-        driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline) - before) == files)
-        ending(driver)
-        assert (len(complete_files(pipeline) - before), commits(pipeline)) == (files, version), (
-            "it went on"
-        )
-        after = held(pipeline)
-        next_run = pipeline.ran()
-    assert "plan_resumed" in next_run.outcomes, next_run.outcomes
-    return stage.finish(pipeline, after=after, next_run=next_run)
+    with amid_its_files(stage, pipeline, files) as (driver, _):
+        KILLS[kill](driver)
+        there = len(complete_files(pipeline) - before), commits(pipeline)
+        assert there == (files, version), "it went on"
+        after, next_run = held(pipeline), succeeded(pipeline.run(), "plan_resumed")
+    return stage.finish(pipeline, after, next_run)
 
 
-def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> CaseResult:
-    """Ended when all files are written and there is no commit; a moment so short that it takes
+def before_the_commit(stage: Stage, *, kill: str, loaded: bool = False) -> CaseResult:
+    """Killed when all files are written and there is no commit; a moment so short that it takes
     several attempts at times.
     """
     for _ in range(_ATTEMPTS):
         pipeline = held_pipeline(stage, loaded)
-        hold = last_hold(stage, pipeline)
+        hold = _last_hold(stage, pipeline)
         with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-            if not stopped_before_the_commit(stage, driver, pipeline, hold):
+            if not _stopped_before_the_commit(stage, driver, pipeline, hold):
                 continue
             after = held(pipeline)
-            ending(driver)
+            KILLS[kill](driver)
             next_run = pipeline.ran()
-        return stage.finish(pipeline, after=after, next_run=next_run)
+        return stage.finish(pipeline, after, next_run)
     raise AssertionError(f"the moment was missed {_ATTEMPTS} times")
 
 
 def worker_killed(stage: Stage, *, half: bool) -> CaseResult:
     """The Python worker of one task is killed; the run continues, or fails as it should."""
-    pipeline, files = held_pipeline(stage, loaded=False), stage.writes.tasks // 2 if half else 0
-    hold = Hold(pipeline.folder / "marks", files)
-    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("rows in every task", lambda: len(hold.workers()) == stage.writes.tasks)
-        driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline)) == files)
+    pipeline = held_pipeline(stage, loaded=False)
+    with amid_its_files(stage, pipeline, _files(stage, half)) as (driver, hold):
         after = held(pipeline)
         send(hold.workers()[-1], signal.SIGKILL)
         hold.release()
-        result = driver.wait()
-        assert result.code in (0, 7), f"{summary_of(result)}\n{result.err}"
+        result = ended(driver.wait(), 0, 7)
         next_run = pipeline.ran()
-    reported = f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}"
-    return stage.finish(pipeline, after=after, next_run=reported)
+    return stage.finish(pipeline, after, both(result, next_run))
 
 
-def owned(pipeline: Pipeline) -> list[str]:
-    """The partitions that have an owner in ZooKeeper now: those of a dead driver have one until its
-    session ends.
+def interrupted(stage: Stage, *, verb: str, kind: str) -> CaseResult:
+    """The run sends itself SIGINT or SIGTERM before a verb, and continues as far as it can."""
+    pipeline = stage.pipeline()
+    pipeline.produce(400)
+    with stage.writing(pipeline) as writer:
+        writer.wait_for(20)
+        with Driver(pipeline, sends=(signal.Signals[kind], verb)) as driver:
+            after, next_run = _interrupted(pipeline, driver)
+    return stage.finish(pipeline, after, next_run)
+
+
+def interrupted_while_writing(stage: Stage, *, kind: str, whole_group: bool) -> CaseResult:
+    """The signal comes from outside while tasks are at work, as from a terminal or a scheduler."""
+    pipeline = held_pipeline(stage, loaded=False)
+    with amid_its_files(stage, pipeline, _files(stage, half=True)) as (driver, _):
+        sends = os.killpg if whole_group else os.kill
+        sends(driver.process.pid, signal.Signals[kind])
+        after, next_run = _interrupted(pipeline, driver)
+    return stage.finish(pipeline, after, next_run)
+
+
+def _interrupted(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
+    """The table's state after the run had stopped, and the results of that run and the next."""
+    result = ended(driver.wait(), _INTERRUPTED)
+    assert "Traceback" not in result.err and "Nothing is lost" in result.err, result.err
+    driver.wait_until_gone()
+    after = held(pipeline)
+    return after, f"exit {_INTERRUPTED}; the next run: {summary_of(pipeline.ran())}"
+
+
+def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> CaseResult:
+    """Killed before a verb; the topic grows; the very next run must leave nothing, without a second
+    one after it.
     """
-    with pipeline.zookeeper() as client:
-        path = f"/consumers/{pipeline.group}/owners/{pipeline.topic}"
-        return sorted(client.get_children(path)) if client.exists(path) else []
+    pipeline = stage.pipeline()
+    prepare(pipeline, loaded)
+    after = kill_before(pipeline, verb)
+    pipeline.produce(400)
+    next_run = pipeline.ran()
+    figures = checked(pipeline)
+    assert set(pipeline.committed().values()) == {300 if loaded else 200}, pipeline.committed()
+    return case_result(after, next_run, figures)
+
+
+def asleep_while_writing(stage: Stage, *, half: bool, driver_alone: bool = False) -> CaseResult:
+    """Paused, JVM and workers too or not, when no file is written, or `half` of them."""
+    pipeline = held_pipeline(stage, loaded=False)
+    with (
+        short_session(pipeline),
+        amid_its_files(stage, pipeline, _files(stage, half)) as (zombie, hold),
+    ):
+        if driver_alone:
+            zombie.pause()
+        else:
+            zombie.pause_all()
+        hold.release()
+        after, message = overtaken(zombie, pipeline)
+    return stage.finish(pipeline, after, message)
+
+
+def asleep_before_the_commit(stage: Stage) -> CaseResult:
+    """Paused when all files are written and not committed."""
+    for _ in range(_ATTEMPTS):
+        pipeline = held_pipeline(stage, loaded=True)
+        hold = _last_hold(stage, pipeline)
+        with (
+            stage.writing(pipeline),
+            short_session(pipeline),
+            Driver(pipeline, hold=hold) as zombie,
+        ):
+            if not _stopped_before_the_commit(stage, zombie, pipeline, hold):
+                continue
+            zombie.pause_all()
+            after, message = overtaken(zombie, pipeline)
+        return stage.finish(pipeline, after, message)
+    raise AssertionError(f"the moment was missed {_ATTEMPTS} times")
+
+
+def started_together(stage: Stage, *, times: int, fresh: bool) -> CaseResult:
+    """Two commands at the same moment, again and again; every second time they wait for each other."""
+
+    def ends(pipeline: Pipeline, number: int) -> list[str]:
+        pipeline.settings["ledger"] = {"lock_timeout_s": 120 * (number % 2)}
+        with stage.writing(pipeline), Driver(pipeline) as one, Driver(pipeline) as other:
+            codes = sorted(driver.wait().code for driver in (one, other))
+        assert codes in ([0, 0], [0, 4]) and (codes == [0, 0] or not number % 2), codes
+        return [f"exits {codes[0]} and {codes[1]}"]
+
+    return _again_and_again(stage, times, fresh, ends)
+
+
+def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> CaseResult:
+    """Two drivers that both passed the lock, as the first lost its session, continue at the same
+    moment from the same verb.
+    """
+
+    def ends(pipeline: Pipeline, number: int) -> list[str]:
+        two = list[Driver]()
+        with (
+            stage.writing(pipeline) as writer,
+            short_session(pipeline),
+            contextlib.ExitStack() as started,
+        ):
+            for _ in range(2):
+                two.append(started.enter_context(Driver(pipeline, sends=(signal.SIGSTOP, verb))))
+                two[-1].wait_until_paused()
+                wait_for_no_driver(pipeline)
+                writer.wait_for(20)
+            for driver in two:
+                driver.wake_all()
+            results = [ended(driver.wait(), 0, *RETRY) for driver in two]
+        return [f"exit {one.code}" if one.code else summary_of(one) for one in results]
+
+    return _again_and_again(stage, times, fresh, ends)
+
+
+def _again_and_again(
+    stage: Stage, times: int, fresh: bool, ends: Callable[[Pipeline, int], list[str]]
+) -> CaseResult:
+    """Two drivers so many times, each time on a new table if `fresh`, and the check after each."""
+    pipeline, figures, seen = stage.pipeline(), list[Checked](), set[str]()
+    for number in range(times):
+        if fresh:
+            pipeline = stage.pipeline()
+        prepare(pipeline, loaded=not fresh and not number)
+        seen.update(ends(pipeline, number))
+        after = held(pipeline)
+        figures.append(stage.finish(pipeline, after, "").checked)
+    total = Checked(
+        records=sum(each.records for each in figures),
+        rows=sum(each.rows for each in figures),
+        missing=sum(each.missing for each in figures),
+        double=sum(each.double for each in figures),
+        unexpected=sum(each.unexpected for each in figures),
+    )
+    message = f"the two, {times} times: {'; '.join(sorted(seen))}"
+    return CaseResult(after, message, total if fresh else figures[-1])
 
 
 def held_pipeline(stage: Stage, loaded: bool) -> Pipeline:
@@ -113,16 +234,23 @@ def held_pipeline(stage: Stage, loaded: bool) -> Pipeline:
     task.
     """
     pipeline = stage.pipeline(partitions=stage.writes.tasks, **stage.writes.held)
-    _prepare(pipeline, loaded, stage.writes.tasks)
+    prepare(pipeline, loaded, stage.writes.tasks)
     return pipeline
 
 
-def last_hold(stage: Stage, pipeline: Pipeline) -> Hold:
+def _files(stage: Stage, half: bool) -> int:
+    """How many files are written when a run is stopped."""
+    return stage.writes.tasks // 2 if half else 0
+
+
+def _last_hold(stage: Stage, pipeline: Pipeline) -> Hold:
     """As near to the end of tasks as their writer can be held."""
     return Hold(pipeline.folder / "marks", 0, "end" if stage.writes.passes_the_jvm else "rows")
 
 
-def stopped_before_the_commit(stage: Stage, driver: Driver, pipeline: Pipeline, hold: Hold) -> bool:
+def _stopped_before_the_commit(
+    stage: Stage, driver: Driver, pipeline: Pipeline, hold: Hold
+) -> bool:
     """Let the held tasks end, and stop who commits between its last file and its commit; whether
     that was in time.
     """
@@ -135,137 +263,3 @@ def stopped_before_the_commit(stage: Stage, driver: Driver, pipeline: Pipeline, 
         time.sleep(0.001)
     send(commits_it, signal.SIGSTOP)
     return len(complete_files(pipeline) - before) == tasks and commits(pipeline) == version
-
-
-def driver_alone(driver: Driver) -> None:
-    """The driver is killed; its JVM continues until it notices."""
-    driver.kill()
-    driver.wake_all()
-
-
-def _prepare(pipeline: Pipeline, loaded: bool, partitions: int = 4) -> None:
-    pipeline.produce(400, partitions=partitions)
-    if loaded:
-        pipeline.ran()
-        pipeline.produce(400, partitions=partitions)
-
-
-_ALL_AT_ONCE = "the whole process group"
-
-CASES: tuple[Case, ...] = (
-    Case(
-        1,
-        "killed before the plan is stored",
-        "SIGKILL before the plan is stored",
-        partial(at_verb, verb="store", then="ingested"),
-    ),
-    Case(
-        1,
-        "killed before the plan is stored later",
-        "the same where the table holds a plan already",
-        partial(at_verb, verb="store", then="ingested", loaded=True),
-    ),
-    Case(
-        2,
-        "killed after the plan is stored",
-        "SIGKILL after the plan is stored",
-        partial(at_verb, verb="claiming", then="plan_resumed"),
-    ),
-    Case(
-        2,
-        "killed after the plan is stored later",
-        "the same where the table holds a plan already",
-        partial(at_verb, verb="claiming", then="plan_resumed", loaded=True),
-    ),
-    Case(
-        3,
-        "killed after owners are claimed",
-        "SIGKILL after the partitions' owners are claimed, before the first fetch",
-        partial(at_verb, verb="fetch", then="plan_resumed", group={"mode": "claim"}),
-    ),
-    Case(
-        4,
-        "killed when the first rows came",
-        f"SIGKILL for {_ALL_AT_ONCE} when the first rows are fetched and none is written",
-        partial(while_writing, half=False, ending=Driver.kill_all),
-    ),
-    Case(
-        4,
-        "driver killed when the first rows came",
-        "SIGKILL for the driver alone when the first rows are fetched",
-        partial(while_writing, half=False, ending=driver_alone, loaded=True),
-    ),
-    Case(
-        4,
-        "worker killed when the first rows came",
-        "SIGKILL for one Python worker when the first rows are fetched",
-        partial(worker_killed, half=False),
-    ),
-    Case(
-        5,
-        "killed when half the files were written",
-        f"SIGKILL for {_ALL_AT_ONCE} when half of the files are written",
-        partial(while_writing, half=True, ending=Driver.kill_all),
-    ),
-    Case(
-        5,
-        "driver killed when half the files were written",
-        "SIGKILL for the driver alone when half of the files are written",
-        partial(while_writing, half=True, ending=driver_alone, loaded=True),
-    ),
-    Case(
-        5,
-        "worker killed when half the files were written",
-        "SIGKILL for one Python worker when half of the files are written",
-        partial(worker_killed, half=True),
-    ),
-    Case(
-        6,
-        "killed when all files were written",
-        f"SIGKILL for {_ALL_AT_ONCE} when all files are written and not committed",
-        partial(before_the_commit, ending=Driver.kill_all),
-    ),
-    Case(
-        6,
-        "killed when all files were written later",
-        "the same where the table holds a plan already",
-        partial(before_the_commit, ending=Driver.kill_all, loaded=True),
-    ),
-    Case(
-        6,
-        "driver killed when all files were written",
-        "SIGKILL for the driver alone then, and its JVM goes on until it notices",
-        partial(before_the_commit, ending=driver_alone, loaded=True),
-    ),
-    Case(
-        7,
-        "killed when delta had committed",
-        "SIGKILL after the Delta commit, before anything is written to ZooKeeper",
-        partial(at_verb, verb="record", then="plan_completed"),
-        short=True,
-    ),
-    Case(
-        7,
-        "killed before the offsets moved",
-        "SIGKILL after the plan's receipts are kept, before an offset is moved",
-        partial(at_verb, verb="commit", then="plan_completed", loaded=True),
-    ),
-    Case(
-        8,
-        "killed when half of the offsets were moved",
-        "SIGKILL when half of the offsets are moved",
-        partial(at_verb, verb=HALF_COMMIT, then="plan_completed"),
-    ),
-    Case(
-        8,
-        "killed when half of the offsets were moved later",
-        "the same where the table holds a plan already",
-        partial(at_verb, verb=HALF_COMMIT, then="plan_completed", loaded=True),
-    ),
-    Case(
-        8,
-        "killed before old plans are folded",
-        "SIGKILL when all offsets are moved, before old plans are folded into coverage",
-        partial(at_verb, verb="tidy", then="ingested", loaded=True),
-    ),
-)

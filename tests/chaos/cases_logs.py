@@ -1,37 +1,37 @@
-"""Rows 16 and 17: what a topic loses, or becomes, between a plan and its fetch, during the fetch,
-and between two runs.
+"""Rows 16, 17, 24 and 41: what a topic loses, or becomes, between a plan and its fetch, during the
+fetch, and between two runs; and a stored plan whose topic is deleted or recreated, where the command
+that gives its offsets up, and the run after it, are killed.
+
+The losses table has exactly the offsets that were given up, each once.
 """
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from etl.cli import main
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
-from tests.chaos.driver import Driver
+from tests.chaos.driver import Driver, kill_before
 from tests.chaos.kept import kept
 from tests.chaos.lives import accepted, finish, second_life
+from tests.chaos.operators import REASON, decide
 from tests.chaos.proxy import ProxiedCluster, gated
 from tests.chaos.sources import (
     Gone,
     admin_of,
     between,
+    check_losses,
     configure,
     delete_records,
     delete_topic,
-    let_go,
     log_starts,
     make_topic,
     recreate_topic,
-    stopped,
 )
-from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.chaos.stage import CaseResult, Stage, ended, held, stopped, summary_of
 from tests.command_result import CommandResult
 from tests.system.driving import Pipeline, broken_off_before
 from tests.traffic.rows import Row
@@ -40,57 +40,70 @@ _GONE = 30
 """Offsets that retention takes from the start of a planned range of 60."""
 _ALL_EXPIRE = {"retention.ms": "1000", "segment.bytes": "1048576"}
 """The produced records carry times of years ago."""
+_SUPERSEDED = ("plan_superseded", "records_lost")
+_RECORDED = ("commit", "tidy")
+"""Before these the plan is recorded, and the next run does not report it any more."""
 
 
 def prepared(
-    stage: Stage, *, loaded: bool, cluster: EmbeddedCluster | None = None, **source: Any
+    stage: Stage,
+    *,
+    loaded: bool = True,
+    stored: bool = True,
+    in_process: bool = False,
+    cluster: EmbeddedCluster | None = None,
+    **source: Any,
 ) -> Pipeline:
+    """A pipeline with a plan in its table (`loaded`), and another one that is stored, with nothing
+    of it fetched (`stored`). `in_process`: the run that stored it was broken off, and not killed.
+    """
     pipeline = stage.pipeline(source=source, cluster=cluster)
     pipeline.produce(240)
     if loaded:
         pipeline.ran()
         pipeline.produce(240)
+    if in_process:
+        broken_off_before("fetch", pipeline)
+    elif stored:
+        kill_before(pipeline, "fetch")
     return pipeline
 
 
-def killed_before_the_fetch(pipeline: Pipeline) -> None:
-    """A run whose plan is stored, with nothing of it fetched."""
-    with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
-        assert driver.wait().code == -signal.SIGKILL
-
-
-def planned_and_lost(why: str) -> list[Gone]:
-    """What the stored plan was to read of a topic that is gone, as rows of the losses table."""
+def planned(why: str) -> list[Gone]:
+    """What the stored plan was to read, as rows of the losses table."""
     return [(partition, 60, 120, why) for partition in range(4)]
+
+
+def give_up(pipeline: Pipeline, result: CommandResult, on_data_loss: str, *then: str) -> None:
+    """After a run that found offsets gone: with `fail` it stopped and nothing has changed, and the
+    advice of its error is followed.
+    """
+    if on_data_loss == "fail":
+        stopped(result, 5, "are gone", "on_data_loss: skip")
+        pipeline.settings["source"]["on_data_loss"] = "skip"
+        result = pipeline.run()
+    stopped(result, 0, *then)
+
+
+# -- rows 16 and 24: offsets expire
 
 
 def expired_before_fetch(
     stage: Stage, *, loaded: bool, on_data_loss: str, in_process: bool = False
 ) -> CaseResult:
     """The start of a stored plan's range is deleted before the next run fetches it."""
-    pipeline = prepared(stage, loaded=loaded, on_data_loss=on_data_loss)
-    if in_process:
-        broken_off_before("fetch", pipeline)
-    else:
-        killed_before_the_fetch(pipeline)
+    pipeline = prepared(stage, loaded=loaded, in_process=in_process, on_data_loss=on_data_loss)
     start = 60 if loaded else 0
     before = pipeline.in_topic()
     delete_records(pipeline, {1: start + _GONE})
-    after, gone = held(pipeline), between(before, 1, start, start + _GONE)
-    result = pipeline.run()
-    if on_data_loss == "fail":
-        stopped(result, 5, "are gone", "on_data_loss: skip")
-        assert held(pipeline) == after
-        pipeline.settings["source"]["on_data_loss"] = "skip"  # the advice of the error
-        stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
-    else:
-        stopped(result, 0, "plan_superseded", "records_lost")
+    after, result = held(pipeline), pipeline.run()
+    assert on_data_loss == "skip" or held(pipeline) == after, "it loaded something"
+    give_up(pipeline, result, on_data_loss, *_SUPERSEDED)
     pipeline.produce(80)
     pipeline.ran()
-    reported = stage.finish(
-        pipeline, after=after, next_run=result, expected=(before | pipeline.in_topic()) - gone
-    )
-    assert let_go(pipeline) == [(1, start, start + _GONE, "expired")], let_go(pipeline)
+    expected = (before | pipeline.in_topic()) - between(before, 1, start, start + _GONE)
+    reported = stage.finish(pipeline, after, result, expected=expected)
+    check_losses(pipeline, [(1, start, start + _GONE, "expired")])
     return reported
 
 
@@ -98,68 +111,38 @@ def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> CaseResult:
     """An operator skips offsets of a stored plan; then the start of its range is deleted; then the
     plan is superseded once more.
     """
-    pipeline = prepared(stage, loaded=True, on_data_loss="skip")
-    killed_before_the_fetch(pipeline)
-    before, skip = pipeline.in_topic(), f"{pipeline.topic}:1:{60 + _GONE + 10}-{60 + _GONE + 20}"
-    assert (
-        main(
-            [
-                "plans",
-                "supersede",
-                str(pipeline.conf),
-                "2",
-                "--reason",
-                "why not",
-                "--yes",
-                "--skip",
-                skip,
-            ]
-        )
-        == 0
-    )
-    delete_records(pipeline, {1: 60 + _GONE})
+    pipeline = prepared(stage, on_data_loss="skip")
+    before, gone = pipeline.in_topic(), 60 + _GONE
+    skip = f"{pipeline.topic}:1:{gone + 10}-{gone + 20}"
+    decide(pipeline, "plans supersede", "2", "--skip", skip)
+    delete_records(pipeline, {1: gone})
     if by_hand:
-        assert (
-            main(["plans", "supersede", str(pipeline.conf), "2", "--reason", "once more", "--yes"])
-            == 0
-        )
-    after, gone = (
-        held(pipeline),
-        between(before, 1, 60, 60 + _GONE) | between(before, 1, 60 + _GONE + 10, 60 + _GONE + 20),
-    )
+        decide(pipeline, "plans supersede", "2")
+    after = held(pipeline)
     pipeline.produce(80)
-    result = stopped(
-        pipeline.run(), 0, "plan_resumed" if by_hand else "plan_superseded", "records_lost"
-    )
-    reported = stage.finish(
-        pipeline, after=after, next_run=result, expected=(before | pipeline.in_topic()) - gone
-    )
-    lost = [
-        (1, 60, 60 + _GONE, "expired"),
-        (1, 60 + _GONE + 10, 60 + _GONE + 20, "skipped"),
-    ]
-    assert let_go(pipeline) == lost, let_go(pipeline)
+    then = "plan_resumed" if by_hand else "plan_superseded"
+    result = stopped(pipeline.run(), 0, then, "records_lost")
+    lost = between(before, 1, 60, gone) | between(before, 1, gone + 10, gone + 20)
+    expected = (before | pipeline.in_topic()) - lost
+    reported = stage.finish(pipeline, after, result, expected=expected)
+    check_losses(pipeline, [(1, 60, gone, "expired"), (1, gone + 10, gone + 20, "skipped")])
     return reported
 
 
 def all_expired_before_fetch(stage: Stage) -> CaseResult:
     """Retention itself, not an operator, takes every planned record; then others come."""
-    pipeline = prepared(stage, loaded=True, on_data_loss="skip")
+    pipeline = prepared(stage, on_data_loss="skip")
     loaded = pipeline.in_table()
-    killed_before_the_fetch(pipeline)
     configure(pipeline, _ALL_EXPIRE)
     assert wait_until(lambda: set(log_starts(pipeline).values()) == {120}, 60), log_starts(pipeline)
     configure(pipeline, {"retention.ms": "-1"})
     after = held(pipeline)
-    result = stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
+    result = stopped(pipeline.run(), 0, *_SUPERSEDED)
     pipeline.produce(80)
     pipeline.ran()
-    reported = stage.finish(
-        pipeline, after=after, next_run=result, expected=loaded | pipeline.in_topic()
-    )
-    assert let_go(pipeline) == [(partition, 60, 120, "expired") for partition in range(4)], let_go(
-        pipeline
-    )
+    expected = loaded | pipeline.in_topic()
+    reported = stage.finish(pipeline, after, result, expected=expected)
+    check_losses(pipeline, planned("expired"))
     return reported
 
 
@@ -171,60 +154,53 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> CaseResult:
         before.append(pipeline.in_topic())
         delete_records(pipeline, dict.fromkeys(range(4), 1900))
 
-    pipeline, result = during_fetch(stage, expire, on_data_loss=on_data_loss)
+    pipeline, result = _during_fetch(stage, expire, on_data_loss=on_data_loss)
+    after, next_run = then_skipped(pipeline, result, on_data_loss)
+    left = {row: count for row, count in before[0].items() if row[1] >= 1900}
+    reported = stage.finish(pipeline, after, next_run, expected=Counter(left))
+    check_losses(pipeline, [(partition, 0, 1900, "expired") for partition in range(4)])
+    return reported
+
+
+def then_skipped(
+    pipeline: Pipeline, result: CommandResult, on_data_loss: str
+) -> tuple[str, CommandResult]:
+    """After a run that found offsets gone in the middle of its fetch: what the table held, and what
+    the next run did.
+    """
     if on_data_loss == "fail":
         stopped(result, 5, "ExpiredOffsets", "source.on_data_loss")
-        after, next_run = (
-            held(pipeline),
-            stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip"),
-        )
-        assert held(pipeline) == after
-        pipeline.settings["source"]["on_data_loss"] = "skip"
-        stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
-    else:
-        stopped(result, 0, "plan_superseded", "records_lost")
-        after, next_run = held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
-    gone = Counter({row: count for row, count in before[0].items() if row[1] < 1900})
-    reported = stage.finish(pipeline, after=after, next_run=next_run, expected=before[0] - gone)
-    assert let_go(pipeline) == [(partition, 0, 1900, "expired") for partition in range(4)], let_go(
-        pipeline
-    )
-    return reported
+        after, next_run = held(pipeline), pipeline.run()
+        assert held(pipeline) == after, "it loaded something"
+        give_up(pipeline, next_run, on_data_loss, *_SUPERSEDED)
+        return after, next_run
+    stopped(result, 0, *_SUPERSEDED)
+    return held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
 
 
 def expired_between_runs(stage: Stage, *, on_data_loss: str) -> CaseResult:
-    pipeline = prepared(stage, loaded=True, on_data_loss=on_data_loss)
+    pipeline = prepared(stage, stored=False, on_data_loss=on_data_loss)
     before = pipeline.in_topic()
     delete_records(pipeline, {1: 90, 3: 120})
-    after, gone = held(pipeline), between(before, 1, 60, 90) + between(before, 3, 60, 120)
-    result = pipeline.run()
-    if on_data_loss == "fail":
-        stopped(result, 5, "are gone", "on_data_loss: skip")
-        assert held(pipeline) == after
-        pipeline.settings["source"]["on_data_loss"] = "skip"
-        pipeline.ran()
-    else:
-        stopped(result, 0, "records_lost", "ingested")
-    reported = stage.finish(pipeline, after=after, next_run=result, expected=before - gone)
-    assert let_go(pipeline) == [(1, 60, 90, "expired"), (3, 60, 120, "expired")], let_go(pipeline)
+    after, result = held(pipeline), pipeline.run()
+    assert on_data_loss == "skip" or held(pipeline) == after, "it loaded something"
+    give_up(pipeline, result, on_data_loss, "records_lost", "ingested")
+    expected = before - between(before, 1, 60, 90) - between(before, 3, 60, 120)
+    reported = stage.finish(pipeline, after, result, expected=expected)
+    check_losses(pipeline, [(1, 60, 90, "expired"), (3, 60, 120, "expired")])
     return reported
 
 
-def during_fetch(
+def _during_fetch(
     stage: Stage, change: Callable[[Pipeline], None], **source: Any
 ) -> tuple[Pipeline, CommandResult]:
     """A run whose third fetch is answered only after `change`, and that has many more fetches to
     send.
     """
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
-    pipeline = stage.pipeline(
-        cluster=cluster,
-        source={
-            "bootstrap_servers": f"127.0.0.1:{cluster.proxy.port}",
-            "fetch_max_bytes": 4096,
-            **source,
-        },
-    )
+    servers = f"127.0.0.1:{cluster.proxy.port}"
+    source = {"bootstrap_servers": servers, "fetch_max_bytes": 4096, **source}
+    pipeline = stage.pipeline(cluster=cluster, source=source)
     pipeline.produce(8_000)
     done = threading.Event()
     cluster.proxy.spoil(gated(done), after=2)
@@ -238,16 +214,20 @@ def during_fetch(
     return pipeline, result
 
 
+# -- row 17: another topic of the name, or more partitions
+
+
 def recreated(
-    stage: Stage, *, records: int, stored: bool = False, cluster: EmbeddedCluster | None = None
+    stage: Stage, *, records: int, stored: bool = False, with_ids: bool = True
 ) -> CaseResult:
     """The topic is recreated, with fewer or more records than before; old plans must not load any
-    of them.
+    of them. Brokers that speak the protocol of 2.7 among themselves give topics no ids: ZooKeeper
+    knows when the topic was made.
     """
-    pipeline = prepared(stage, loaded=True, cluster=cluster)
-    if stored:
-        killed_before_the_fetch(pipeline)
-    else:
+    old = {"inter.broker.protocol.version": "2.7"}
+    cluster = None if with_ids else stage.another_cluster(properties=old)
+    pipeline = prepared(stage, stored=stored, cluster=cluster)
+    if not stored:
         pipeline.ran()
     rows, after = pipeline.in_table(), held(pipeline)
     recreate_topic(pipeline)
@@ -256,21 +236,8 @@ def recreated(
     stopped(pipeline.run(), 5, "recreated")
     assert held(pipeline) == after
     reported = _accepted(pipeline, rows, after, result)
-    assert let_go(pipeline) == (planned_and_lost("topic_recreated") if stored else []), let_go(
-        pipeline
-    )
+    check_losses(pipeline, planned("topic_recreated") if stored else [])
     return reported
-
-
-def recreated_without_ids(stage: Stage) -> CaseResult:
-    """Brokers that speak the protocol of 2.7 among themselves give topics no ids: ZooKeeper knows
-    when the topic was made.
-    """
-    return recreated(
-        stage,
-        records=800,
-        cluster=stage.another_cluster(properties={"inter.broker.protocol.version": "2.7"}),
-    )
 
 
 def recreated_during_fetch(stage: Stage) -> CaseResult:
@@ -280,10 +247,24 @@ def recreated_during_fetch(stage: Stage) -> CaseResult:
         recreate_topic(pipeline)
         pipeline.produce(8_800)
 
-    pipeline, result = during_fetch(stage, recreate)
-    assert result.code in (2, 5, 6), f"{summary_of(result)}\n{result.err}"
-    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
+    pipeline, result = _during_fetch(stage, recreate)
+    after = f"{held(pipeline)}; the run itself: {summary_of(ended(result, 2, 5, 6))}"
     return _accepted(pipeline, Counter(), after, stopped(pipeline.run(), 5, "recreated"))
+
+
+def deleted(stage: Stage, *, stored: bool) -> CaseResult:
+    """The topic is deleted and does not come back."""
+    pipeline = prepared(stage, stored=stored)
+    rows, after = pipeline.in_table(), held(pipeline)
+    delete_topic(pipeline)
+    ending = (5, "do not know its topic any more") if stored else (2, "The topic is not there")
+    result = stopped(pipeline.run(), *ending)
+    assert pipeline.in_table() == rows
+    make_topic(pipeline)
+    stopped(pipeline.run(), 5, "recreated")
+    reported = _accepted(pipeline, rows, after, result)
+    check_losses(pipeline, planned("topic_recreated") if stored else [])
+    return reported
 
 
 def _accepted(
@@ -295,38 +276,13 @@ def _accepted(
     assert (pipeline.in_table() if rows else Counter()) == rows
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "topic_changes_accepted")
-    return finish(
-        pipeline,
-        after=after,
-        next_run=result,
-        expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0)),
-    )
-
-
-def deleted(stage: Stage, *, stored: bool) -> CaseResult:
-    """The topic is deleted and does not come back."""
-    pipeline = prepared(stage, loaded=True)
-    rows = pipeline.in_table()
-    if stored:
-        killed_before_the_fetch(pipeline)
-    after = held(pipeline)
-    delete_topic(pipeline)
-    ending = (5, "do not know its topic any more") if stored else (2, "The topic is not there")
-    result = stopped(pipeline.run(), *ending)
-    assert pipeline.in_table() == rows
-    make_topic(pipeline)
-    stopped(pipeline.run(), 5, "recreated")
-    reported = _accepted(pipeline, rows, after, result)
-    assert let_go(pipeline) == (planned_and_lost("topic_recreated") if stored else []), let_go(
-        pipeline
-    )
-    return reported
+    expected = rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0))
+    return finish(pipeline, after, result, expected=expected)
 
 
 def partitions_added(stage: Stage, *, loaded: bool) -> CaseResult:
     """Between a plan and its fetch the topic grows by two partitions, with records in them."""
     pipeline = prepared(stage, loaded=loaded)
-    killed_before_the_fetch(pipeline)
     with admin_of(pipeline) as admin:
         admin.create_partitions({pipeline.topic: 6})
     assert wait_until(lambda: len(log_starts(pipeline)) == 6, 30)
@@ -335,126 +291,52 @@ def partitions_added(stage: Stage, *, loaded: bool) -> CaseResult:
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
         result = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
-CASES: tuple[Case, ...] = (
-    Case(
-        16,
-        "expired-before-the-fetch-fail",
-        "the start of a stored plan's range is deleted before the fetch, `fail`; then `skip`",
-        partial(expired_before_fetch, loaded=True, on_data_loss="fail"),
-    ),
-    Case(
-        16,
-        "expired-before-the-fetch-skip",
-        "the start of a stored plan's range is deleted before the fetch, `skip`: 30 offsets let go",
-        partial(expired_before_fetch, loaded=True, on_data_loss="skip", in_process=True),
-        short=True,
-    ),
-    Case(
-        16,
-        "expired-before-the-first-fetch-skip",
-        "the same for the very first plan, killed before its fetch",
-        partial(expired_before_fetch, loaded=False, on_data_loss="skip"),
-    ),
-    Case(
-        24,
-        "expired-after-a-skip",
-        "`supersede --skip`, then the start of the range is deleted, and the run supersedes "
-        "the plan again",
-        partial(expired_after_a_skip, by_hand=False),
-    ),
-    Case(
-        24,
-        "expired-after-a-skip-by-hand",
-        "the same, and an operator supersedes it again",
-        partial(expired_after_a_skip, by_hand=True),
-    ),
-    Case(
-        16,
-        "all-expired-before-the-fetch",
-        "retention takes all records of a stored plan before the fetch, `skip`",
-        all_expired_before_fetch,
-    ),
-    Case(
-        16,
-        "expired-during-the-fetch-fail",
-        "offsets of every range are deleted while it is fetched, `fail`; then `skip`",
-        partial(expired_during_fetch, on_data_loss="fail"),
-    ),
-    Case(
-        16,
-        "expired-during-the-fetch-skip",
-        "offsets of every range are deleted while it is fetched, `skip`",
-        partial(expired_during_fetch, on_data_loss="skip"),
-    ),
-    Case(
-        16,
-        "expired-between-runs-fail",
-        "offsets expire between two runs, `fail`; then `skip`",
-        partial(expired_between_runs, on_data_loss="fail"),
-    ),
-    Case(
-        16,
-        "expired-between-runs-skip",
-        "offsets expire between two runs, `skip`: 90 offsets are let go",
-        partial(expired_between_runs, on_data_loss="skip"),
-    ),
-    Case(
-        17,
-        "topic-made-again-lower",
-        "the topic made again with fewer records; accepted",
-        partial(recreated, records=40),
-        short=True,
-    ),
-    Case(
-        17,
-        "topic-made-again-higher",
-        "the topic made again with more records; accepted",
-        partial(recreated, records=800),
-    ),
-    Case(
-        17,
-        "topic-made-again-lower-before-the-fetch",
-        "the same between a plan and its fetch, with fewer records",
-        partial(recreated, records=40, stored=True),
-    ),
-    Case(
-        17,
-        "topic-made-again-higher-before-the-fetch",
-        "the same between a plan and its fetch, with more records",
-        partial(recreated, records=800, stored=True),
-    ),
-    Case(
-        17,
-        "topic-made-again-during-the-fetch",
-        "the topic made again with more records while it is fetched; accepted",
-        recreated_during_fetch,
-    ),
-    Case(
-        17,
-        "topic-made-again-without-ids",
-        "the topic made again with more records, on brokers that have no topic ids",
-        recreated_without_ids,
-    ),
-    Case(17, "topic-deleted", "the topic deleted between two runs", partial(deleted, stored=False)),
-    Case(
-        17,
-        "topic-deleted-before-the-fetch",
-        "the topic deleted between a plan and its fetch",
-        partial(deleted, stored=True),
-    ),
-    Case(
-        17,
-        "partitions-added-before-the-first-fetch",
-        "two partitions added between the first plan and its fetch",
-        partial(partitions_added, loaded=False),
-    ),
-    Case(
-        17,
-        "partitions-added-before-the-fetch",
-        "two partitions added between a later plan and its fetch",
-        partial(partitions_added, loaded=True),
-    ),
-)
+# -- row 41: offsets of a stored plan are given up
+
+
+def given_up(
+    stage: Stage, *, is_deleted: bool, command: str | None = None, run: str | None = None
+) -> CaseResult:
+    """The topic is deleted and the plan superseded, and later a topic of that name exists again; or
+    the topic is recreated and accepted as another one. The command that gives the offsets up is
+    killed before a verb, and so is the run after it.
+    """
+    pipeline = prepared(stage, stored=False)
+    pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
+    pipeline.settings["source"] = {"topics": [f"{pipeline.topic}(-kept)?"]}
+    kill_before(pipeline, "fetch")
+    rows = pipeline.in_table()
+    if is_deleted:
+        delete_topic(pipeline)
+        stopped(pipeline.run(), 5, "do not know its topic any more")
+        if command:
+            kill_before(pipeline, command, "plans supersede", "2", *REASON)
+        decide(pipeline, "plans supersede", "2")
+    else:
+        recreate_topic(pipeline)
+        pipeline.produce(40)
+        stopped(pipeline.run(), 5, "recreated")
+        if command:
+            kill_before(pipeline, command, "topics accept-changes", "-p", pipeline.topic, *REASON)
+        if command != "superseded":
+            accepted(pipeline, pipeline.topic)
+    losses = planned("topic_deleted" if is_deleted else "topic_recreated")
+    if run:
+        kill_before(pipeline, run, "run", "--fail-on-loss")
+    after = held(pipeline)
+    result = ended(pipeline.door("run", "--fail-on-loss"), 0 if run in _RECORDED else 3)
+    check_losses(pipeline, losses)
+    if is_deleted:
+        assert pipeline.in_table() == rows
+        make_topic(pipeline)
+        pipeline.produce(40)
+        stopped(pipeline.run(), 5, "recreated")
+        accepted(pipeline, pipeline.topic)
+    stopped(pipeline.run(), 0)
+    expected = rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0))
+    reported = finish(pipeline, after, result, expected=expected)
+    check_losses(pipeline, losses)
+    return reported

@@ -1,260 +1,226 @@
-"""Row 34: a run that is a member of its group in ZooKeeper is killed at each step, together with a
-consumer that has the other half of the topic.
+"""Rows 33 and 34: a run that is a member of its group in ZooKeeper (`group.mode: join`): what makes
+its hand-over void, and kills that `ways` does not have.
 
-Both read on while a producer writes. In the end each record is in the table or was read by the
-other one, and none is both.
+It stores its plan and moves the group's offsets in one request. Where others came before, nothing
+of it is done: nothing was fetched, and the run shares and plans again.
 """
 
 from __future__ import annotations
 
+import json
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from etl.testkit.server_process import wait_until
-from tests.chaos.cases_hand_over import is_hand_over
-from tests.chaos.driver import Driver, send
+from etl.run.live_services import LiveServices
+from tests.chaos.cases_zookeeper import end_session
+from tests.chaos.driver import Driver, EachTime, kill_before, run_disturbed, send
 from tests.chaos.holding import Hold
-from tests.chaos.others import JOIN, OtherConsumer, shared
-from tests.chaos.sources import stored_plans
-from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
-from tests.chaos.zookeeper_proxy import MULTI, Lost, proxied
-from tests.command_result import CommandResult
+from tests.chaos.others import JOIN, OtherConsumer
+from tests.chaos.scenes import RECORDS, BesideConsumer, prepare, shared
+from tests.chaos.sources import set_offset, stored_plans
+from tests.chaos.stage import CaseResult, Stage, both, ended, ends_of, held, stopped
+from tests.chaos.ways import is_hand_over
+from tests.chaos.zookeeper_proxy import Lost, proxied
 from tests.system.driving import Pipeline
 
-_OURS, _THEIRS = (0, 1), (2, 3)
-_RECORDS = 400
-_SOON_S = 20.0
-_DELETE = 2
-"""ZooKeeper's number of the request that deletes one node."""
-
-Seen = Callable[[int, bytes], bool]
-"""Whether a request of ZooKeeper, by its operation and all of it, is the one at which the run is
-killed.
-"""
+_PARTITION, _THEIRS = 1, 20
+_MOVED = "was moved since it was read"
 
 
-def at_verb(
-    stage: Stage, *, verb: str, loaded: bool = False, group: Mapping[str, Any] = JOIN
+def _nobody_owns(other: OtherConsumer) -> None:
+    """Another client deletes an owner node of ours."""
+    other.take_away(_PARTITION)
+
+
+def _another_owns(other: OtherConsumer, *, as_we_do: bool = False) -> None:
+    """It claims a partition of ours, so that its owner node is like ours or not, and reads on,
+    until ours has let go of its share.
+    """
+    if as_we_do:
+        other.claim_as_we_do(_PARTITION)
+    else:
+        other.claim(_PARTITION)
+    other.read(_PARTITION, _THEIRS)
+    other.let_go_behind_us(_PARTITION)
+
+
+def _another_commits(other: OtherConsumer) -> None:
+    """It commits what it read before, without owning anything any more."""
+    other.read(_PARTITION, _THEIRS)
+
+
+CAME: Mapping[str, tuple[Callable[[OtherConsumer], None], str]] = {
+    "nobody owns": (_nobody_owns, "it has no owner"),
+    "another owns": (_another_owns, "_z-0 owns it"),
+    "a rival owns": (partial(_another_owns, as_we_do=True), _MOVED),
+    "another commits": (_another_commits, _MOVED),
+}
+"""What another consumer does at the last moment, and why the hand-over is void then."""
+
+
+def void(
+    stage: Stage, *, came: str, loaded: bool = False, in_the_place_of_a_plan: bool = False
 ) -> CaseResult:
-    """Killed before a verb, by which it is registered and owns its half."""
-    pipeline = stage.pipeline(group=group)
+    """The hand-over is refused, and the run hands another plan over. `in_the_place_of_a_plan`: a
+    run that was no member stored a plan and died, and the plan of a member takes its place.
+    """
+    comes, why = CAME[came]
+    pipeline = stage.pipeline(group={} if in_the_place_of_a_plan else JOIN)
+    prepare(pipeline, loaded)
+    if in_the_place_of_a_plan:
+        kill_before(pipeline, "claiming")
+        pipeline.settings["group"] = dict(JOIN)
+    verb, then = ("supersede", "plan_superseded") if in_the_place_of_a_plan else ("store", "")
     with OtherConsumer(pipeline) as other:
-        let_other_read(pipeline, other, loaded)
         with stage.writing(pipeline):
-            with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
-                result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
-            assert other.owned() == [*_OURS, *_THEIRS] and len(other.members()) == 1, (
-                other.owned(),
-                other.members(),
-            )
-            after, next_run = gone_on(pipeline, other)
-        return left_alone(stage, pipeline, other, after, next_run)
+            result = run_disturbed(pipeline, verb, lambda world: comes(other))
+            after = held(pipeline)
+            stopped(result, 0, why, then or "ingested")
+            assert result.outcomes.count("rebalanced") == 1, result.outcomes
+            next_run = pipeline.ran()
+        return shared(stage, pipeline, other.rows, after, both(result, next_run))
 
 
-def while_it_registers(stage: Stage) -> CaseResult:
+def void_each_time(stage: Stage) -> CaseResult:
+    """Just before each offset commit of the run another client commits: the run gives up, and the
+    next one reads the rest.
+    """
+    pipeline = _joining(stage, loaded=False)
+    with OtherConsumer(pipeline) as other:
+        commits = partial(_another_commits, other)
+        result = run_disturbed(pipeline, "store", lambda world: commits(), how=EachTime)
+        stopped(result, 4, "The group rejected 4 offset commits")
+        assert (stored_plans(pipeline), _voids(pipeline)) == ([], 4), result.out
+        after = held(pipeline)
+        return shared(stage, pipeline, other.rows, after, both(result, pipeline.ran()))
+
+
+def set_back(stage: Stage, *, to: int | None) -> CaseResult:
+    """At the last moment the offset goes below the table's rows: the run stops, and the offset is
+    set back by hand.
+    """
+    pipeline = _joining(stage, loaded=True)
+    ours = pipeline.committed()[_PARTITION]
+    result = run_disturbed(pipeline, "store", lambda world: set_offset(pipeline, _PARTITION, to))
+    stopped(result, 5, "Another client", f"ours is {ours}")
+    assert (stored_plans(pipeline), _voids(pipeline)) == ([1], 1), result.out
+    after = held(pipeline)
+    stopped(pipeline.run(), 5, "Another client")
+    set_offset(pipeline, _PARTITION, ours)
+    return stage.finish(pipeline, after, both(result, pipeline.ran()))
+
+
+def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> CaseResult:
+    """At the last moment the session ends, or another client deletes the driver's node: the run
+    starts again with another session.
+    """
+    pipeline = _joining(stage, loaded=loaded)
+
+    def lose(world: LiveServices) -> None:
+        if by_hand:
+            with pipeline.zookeeper() as client:
+                client.delete(f"/consumers/{pipeline.group}/etl/clicks/drivers", recursive=True)
+        else:
+            end_session(pipeline.cluster.zookeeper_connect, world)
+
+    with stage.writing(pipeline):
+        result = run_disturbed(pipeline, "store", lose)
+        after = held(pipeline)
+        stopped(result, 0, "session_lost")
+        next_run = pipeline.ran()
+    return stage.finish(pipeline, after, both(result, next_run))
+
+
+def void_and_lost(stage: Stage, *, is_killed: bool) -> CaseResult:
+    """The offset commit reaches ZooKeeper after another one's, and the run never learns that it was
+    rejected, or is dead by then.
+    """
+    pipeline, proxy = proxied(stage, group=JOIN)
+    prepare(pipeline, loaded=True)
+    with OtherConsumer(pipeline) as other, stage.writing(pipeline), Driver(pipeline) as driver:
+
+        def comes_before(operation: int, frame: bytes) -> bool:
+            if not is_hand_over(operation, frame):
+                return False
+            _another_commits(other)
+            if is_killed:
+                send(driver.process.pid, signal.SIGKILL)
+            return True
+
+        proxy.lose(Lost.ANSWER, comes_before)
+        result = ended(driver.wait(), *((-signal.SIGKILL,) if is_killed else (0, 6)))
+        assert proxy.happened.is_set(), "that request was not made"
+        assert not is_killed or stored_plans(pipeline) == [1], "it was not refused"
+        after, next_run = held(pipeline), pipeline.ran()
+    reported = next_run if is_killed else both(result, next_run)
+    return shared(stage, pipeline, other.rows, after, reported)
+
+
+def killed_while_it_registers(stage: Stage) -> CaseResult:
     """Killed when it is registered and owns nothing: the other one, which was alone, has not
     released its partitions yet.
     """
-    pipeline = stage.pipeline(group=JOIN)
-    with OtherConsumer(pipeline) as other:
-        pipeline.produce(_RECORDS)
-        other.register()
-        other.claim(*_OURS, *_THEIRS)
-        with stage.writing(pipeline), Driver(pipeline) as driver:
-            driver.wait_for("its registration", lambda: len(other.members()) == 1)
+    there = BesideConsumer(stage, stage.pipeline(group=JOIN))
+    with there.going_on(loaded=False):
+        there.other.claim(0, 1)
+        with Driver(there.pipeline) as driver:
+            driver.wait_for("its registration", lambda: len(there.other.members()) == 1)
             driver.kill_all()
-            assert stored_plans(pipeline) == [], "it settled"
-            other.let_go(*_OURS)
-            after, next_run = gone_on(pipeline, other)
-        return left_alone(stage, pipeline, other, after, next_run)
+            assert stored_plans(there.pipeline) == [], "it settled"
+            there.other.let_go(0, 1)
+            after, next_run = there.next_run()
+    return there.finish(after, next_run)
 
 
-def at_request(
-    stage: Stage,
-    *,
-    seen: Callable[[], Seen],
-    lost: Lost,
-    stored: int,
-    group: Mapping[str, Any] = JOIN,
-) -> CaseResult:
-    """Killed when a request is under way to ZooKeeper, which gets it or does not; `stored`: how
-    many plans there are then.
-    """
-    (pipeline, proxy), is_it = proxied(stage, group=group), seen()
-    with OtherConsumer(pipeline) as other:
-        let_other_read(pipeline, other, loaded=False)
-        with stage.writing(pipeline), Driver(pipeline) as driver:
-
-            def is_killed_at(operation: int, frame: bytes) -> bool:
-                if not is_it(operation, frame):
-                    return False
-                send(driver.process.pid, signal.SIGKILL)
-                return True
-
-            proxy.lose(lost, is_killed_at)
-            result = driver.wait()
-            assert result.code == -signal.SIGKILL and proxy.happened.is_set(), (
-                f"{summary_of(result)}\n{result.err}"
-            )
-            assert wait_until(lambda: len(stored_plans(pipeline)) == stored, _SOON_S), stored_plans(
-                pipeline
-            )
-            after, next_run = gone_on(pipeline, other)
-        return left_alone(stage, pipeline, other, after, next_run)
-
-
-def while_fetching(stage: Stage, *, all_at_once: bool) -> CaseResult:
+def killed_while_fetching(stage: Stage, *, all_at_once: bool) -> CaseResult:
     """Killed when tasks have their first rows, which the group's offsets have passed already."""
-    pipeline = stage.pipeline(**stage.writes.held, group=JOIN)
-    hold = Hold(pipeline.folder / "marks", 0)
+    there = BesideConsumer(stage, stage.pipeline(**stage.writes.held, group=JOIN))
+    hold = Hold(there.pipeline.folder / "marks", 0)
+    with there.going_on(loaded=True), Driver(there.pipeline, hold=hold) as driver:
+        driver.wait_for("a task with its first rows", lambda: bool(hold.workers()))
+        if all_at_once:
+            driver.kill_all()
+        else:
+            driver.kill()
+            driver.wake_all()
+        after, next_run = there.next_run()
+    return there.finish(after, next_run)
+
+
+def taken_after_the_append(stage: Stage) -> CaseResult:
+    """Between append and commit another consumer owns a partition of ours, reads on from the
+    group's offset and lets go.
+    """
+    pipeline = _joining(stage, loaded=True, commit_when="after_append")
     with OtherConsumer(pipeline) as other:
-        let_other_read(pipeline, other, loaded=True)
-        with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-            driver.wait_for("a task with its first rows", lambda: bool(hold.workers()))
-            if all_at_once:
-                driver.kill_all()
-            else:
-                driver.kill()
-                driver.wake_all()
-            after, next_run = gone_on(pipeline, other)
-        return left_alone(stage, pipeline, other, after, next_run)
+
+        def comes(world: object) -> None:
+            other.claim(_PARTITION)
+            other.read(_PARTITION, _THEIRS)
+            other.let_go(_PARTITION)
+
+        result = stopped(run_disturbed(pipeline, "commit", comes), 0, "owner_changed")
+        after = held(pipeline)
+        pipeline.produce(RECORDS)
+        next_run = pipeline.ran()
+    reported = shared(stage, pipeline, other.rows, after, both(result, next_run))
+    assert pipeline.committed() == ends_of(pipeline.in_topic()), pipeline.committed()
+    return reported
 
 
-def let_other_read(pipeline: Pipeline, other: OtherConsumer, loaded: bool) -> None:
-    """The other one owns its half and has read some of it; `loaded`: our half has a plan in the
-    table already.
+def _joining(stage: Stage, *, loaded: bool, **join: str) -> Pipeline:
+    """A pipeline that is a member of its group, with records to read."""
+    pipeline = stage.pipeline(group={**JOIN, "join": join} if join else JOIN)
+    prepare(pipeline, loaded)
+    return pipeline
+
+
+def _voids(pipeline: Pipeline) -> int:
+    """The number of rejected commits of the last run, by its report, which exists however a run
+    ends.
     """
-    pipeline.produce(_RECORDS)
-    other.register()
-    other.claim(*_THEIRS)
-    other.read(_THEIRS[0], 30)
-    if loaded:
-        pipeline.ran()
-        pipeline.produce(_RECORDS)
-
-
-def gone_on(pipeline: Pipeline, other: OtherConsumer) -> tuple[str, CommandResult]:
-    """The other one reads on, then the next run does at the same time: the table's state before,
-    and the run's result.
-    """
-    after = held(pipeline)
-    other.read(_THEIRS[1], 50)
-    next_run = pipeline.ran()
-    other.read(_THEIRS[0], 20)
-    assert other.owned() == [*_THEIRS] and not other.members(), (other.owned(), other.members())
-    return after, next_run
-
-
-def left_alone(
-    stage: Stage, pipeline: Pipeline, other: OtherConsumer, after: str, next_run: CommandResult
-) -> CaseResult:
-    """The other one leaves, and all that is left is ours."""
-    other.leave()
-    pipeline.produce(_RECORDS)
-    return shared(stage, pipeline, other, after=after, next_run=next_run)
-
-
-def is_of_owners(operation: int, frame: bytes) -> bool:
-    """The request that makes owner nodes, or deletes them."""
-    return operation == MULTI and b"/owners/" in frame and b"/plans/" not in frame
-
-
-def is_deregistration(operation: int, frame: bytes) -> bool:
-    """The request that deletes a member's node."""
-    return operation == _DELETE and b"/ids/" in frame
-
-
-def after_first(first: Seen, then: Seen) -> Seen:
-    """The second of these once the first has come."""
-    has_come = threading.Event()
-
-    def is_it(operation: int, frame: bytes) -> bool:
-        if has_come.is_set():
-            return then(operation, frame)
-        if first(operation, frame):
-            has_come.set()
-        return False
-
-    return is_it
-
-
-_KILLED = "as a member beside another consumer: SIGKILL "
-_WAYS = (
-    (Lost.REQUEST, "before the request reached the server"),
-    (Lost.ANSWER, "after the server did it, before the answer came"),
-)
-
-CASES: tuple[Case, ...] = (
-    Case(
-        34,
-        "member killed: registered",
-        _KILLED + "when it is registered and waits for partitions",
-        while_it_registers,
-    ),
-    *(
-        Case(
-            34,
-            f"member killed: {name}, {lost.value}",
-            f"{_KILLED}as it {does}, {when}",
-            partial(
-                at_request,
-                seen=seen,
-                lost=lost,
-                stored=stored + (name == "handing over" and lost is Lost.ANSWER),
-            ),
-        )
-        for name, does, seen, stored in (
-            ("claiming", "claims its partitions", lambda: is_of_owners, 0),
-            ("handing over", "hands its plan over", lambda: is_hand_over, 0),
-            (
-                "letting go",
-                "lets go of its partitions at the end",
-                partial(after_first, is_hand_over, is_of_owners),
-                1,
-            ),
-            (
-                "leaving",
-                "takes its registration back at the end",
-                partial(after_first, is_hand_over, is_deregistration),
-                1,
-            ),
-        )
-        for lost, when in _WAYS
-    ),
-    *(
-        Case(
-            34,
-            f"member killed: {name}{', later' if loaded else ''}",
-            _KILLED + (f"{when}, where the table holds a plan already" if loaded else when),
-            partial(at_verb, verb=verb, loaded=loaded),
-        )
-        for verb, name, when in (
-            ("store", "settled", "when it owns its share, before the hand-over"),
-            ("claiming", "handed over", "behind the hand-over, before the first fetch"),
-            ("append", "before it writes", "before a file is written"),
-            (
-                "record",
-                "appended",
-                "after the Delta commit, before anything is written to ZooKeeper",
-            ),
-            ("commit", "recorded", "after the plan's receipts are kept"),
-        )
-        for loaded in (False, True)
-    ),
-    Case(
-        34,
-        "member killed: fetching",
-        _KILLED + "for the whole process group, when the first rows are fetched",
-        partial(while_fetching, all_at_once=True),
-    ),
-    Case(
-        34,
-        "member killed: fetching, the driver alone",
-        _KILLED + "for the driver alone, when the first rows are fetched",
-        partial(while_fetching, all_at_once=False),
-    ),
-)
+    newest = max(
+        (pipeline.folder / "reports").glob("*.json"), key=lambda path: path.stat().st_mtime_ns
+    )
+    return sum(one["outcome"] == "rebalanced" for one in json.loads(newest.read_text())["outcomes"])

@@ -8,154 +8,54 @@ meanwhile, past the proxy.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
+from tests.chaos import proxy
 from tests.chaos.driver import Driver
-from tests.chaos.kept import kept
-from tests.chaos.proxy import (
-    FETCH,
-    LIST_OFFSETS,
-    METADATA,
-    ProxiedCluster,
-    Spoil,
-    cut,
-    delayed,
-    in_pieces,
-    reset,
-    stalled,
-)
-from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.chaos.proxy import Spoil, cut, delayed, in_pieces, reset, stalled
+from tests.chaos.stage import CaseResult, Stage, ended, held_after
+from tests.chaos.ways import staged_at_brokers
 
 TIMEOUT_S = 2.0
 """`source.request_timeout_s` of these runs."""
-_THROUGH, _GAVE_UP = frozenset({0}), frozenset({6})
+SPOILS: Mapping[str, Spoil] = {
+    "a byte at a time": in_pieces(1, 0),
+    "slower than its deadline": in_pieces(1, 0.05),
+    "stalls in the middle": stalled(0.5),
+    "reset in the middle": reset(0.5),
+    "cut in the middle": cut(0.5),
+    "cut before its first byte": cut(0.0),
+    "late": delayed(TIMEOUT_S + 2),
+}
+"""What becomes of an answer."""
 
 
 def spoiled(
     stage: Stage,
     *,
-    spoil: Spoil,
-    ends: Collection[int],
-    api: int | None = FETCH,
+    spoil: str,
+    ends: int,
+    api: str | None = "FETCH",
     after: int = 0,
     times: int | None = None,
-    records: int = 400,
     **source: Any,
 ) -> CaseResult:
-    """One run with spoiled answers, which must end with one of these exit codes, and the next one
-    with none.
-    """
-    cluster = kept("network", lambda folder: ProxiedCluster(folder))
-    pipeline = stage.pipeline(
-        cluster=cluster,
-        spark={"spark.master": "local[2]"},
-        source={
-            "bootstrap_servers": f"127.0.0.1:{cluster.proxy.port}",
-            "request_timeout_s": TIMEOUT_S,
-            "fetch_max_bytes": 4096,
-            **source,
-        },
-    )
-    pipeline.produce(records)
+    """One run with spoiled answers, which must end with this exit code, and the next one with none."""
+    source = {"request_timeout_s": TIMEOUT_S, "fetch_max_bytes": 4096, **source}
+    there, network = staged_at_brokers(stage, "alone", **source)
+    pipeline = there.pipeline
+    pipeline.settings["spark"] = {"spark.master": "local[2]"}
+    pipeline.produce(400)
     with stage.writing(pipeline) as writer:
-        cluster.proxy.spoil(spoil, api=api, after=after, times=times)
-        stage.at_end.callback(cluster.proxy.heal)
+        which = getattr(proxy, api) if api else None
+        network.spoil(SPOILS[spoil], api=which, after=after, times=times)
         with Driver(pipeline) as driver:
-            result = (
-                driver.wait()
-            )  # under a deadline: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s
-        assert cluster.proxy.spoiled, "no answer was spoiled"
-        assert result.code in ends, f"{summary_of(result)}\n{result.err}"
-        after_it = f"{held(pipeline)}; the run itself: {summary_of(result)}"
-        cluster.proxy.heal()
+            # under a deadline: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s
+            result = ended(driver.wait(), ends)
+        assert network.spoiled, "no answer was spoiled"
+        after_it = held_after(pipeline, result)
+        network.heal()
         writer.wait_for(20)
         next_run = pipeline.ran()
-    return stage.finish(pipeline, after=after_it, next_run=next_run)
-
-
-def _late() -> Spoil:
-    return delayed(TIMEOUT_S + 2)
-
-
-CASES: tuple[Case, ...] = (
-    Case(
-        19,
-        "network-a-byte-at-a-time",
-        "every answer comes one byte at a time",
-        partial(spoiled, spoil=in_pieces(1, 0), ends=_THROUGH, api=None, request_timeout_s=20),
-    ),
-    Case(
-        19,
-        "network-slower-than-the-deadline",
-        "every answer to a fetch comes byte by byte, slower than its deadline",
-        partial(spoiled, spoil=in_pieces(1, 0.05), ends=_GAVE_UP),
-    ),
-    Case(
-        19,
-        "network-stalls-once",
-        "an answer to a fetch stalls in the middle for good",
-        partial(spoiled, spoil=stalled(0.5), ends=_THROUGH, after=1, times=1),
-    ),
-    Case(
-        19,
-        "network-stalls-always",
-        "every answer to a fetch stalls in the middle",
-        partial(spoiled, spoil=stalled(0.5), ends=_GAVE_UP),
-    ),
-    Case(
-        19,
-        "network-stalls-for-the-driver",
-        "the answer to ListOffsets stalls before the plan is made",
-        partial(spoiled, spoil=stalled(0.5), ends=_GAVE_UP, api=LIST_OFFSETS),
-    ),
-    Case(
-        19,
-        "network-resets-some",
-        "three answers to fetches are reset in the middle",
-        partial(spoiled, spoil=reset(0.5), ends=_THROUGH, after=1, times=3),
-    ),
-    Case(
-        19,
-        "network-resets-always",
-        "every answer to a fetch is reset in the middle",
-        partial(spoiled, spoil=reset(0.5), ends=_GAVE_UP),
-    ),
-    Case(
-        19,
-        "network-cuts-some",
-        "three answers to fetches are cut in the middle, with an orderly end of the connection",
-        partial(spoiled, spoil=cut(0.5), ends=_THROUGH, after=1, times=3),
-    ),
-    Case(
-        19,
-        "network-cuts-always",
-        "every answer to a fetch is cut in the middle",
-        partial(spoiled, spoil=cut(0.5), ends=_GAVE_UP),
-    ),
-    Case(
-        19,
-        "network-hangs-up-on-every-fetch",
-        "the connection ends before the first byte of every answer to a fetch",
-        partial(spoiled, spoil=cut(0.0), ends=_GAVE_UP),
-    ),
-    Case(
-        19,
-        "network-late-once",
-        "an answer to a fetch comes whole, after its deadline",
-        partial(spoiled, spoil=_late(), ends=_THROUGH, after=1, times=1),
-    ),
-    Case(
-        19,
-        "network-late-always",
-        "every answer to a fetch comes after its deadline",
-        partial(spoiled, spoil=_late(), ends=_GAVE_UP),
-    ),
-    Case(
-        19,
-        "network-late-for-the-driver",
-        "the answer to Metadata comes after its deadline",
-        partial(spoiled, spoil=_late(), ends=_GAVE_UP, api=METADATA),
-    ),
-)
+    return stage.finish(pipeline, after_it, next_run)

@@ -9,16 +9,14 @@ the end all are.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.chaos.driver import Driver, killed_before
+from tests.chaos.stage import CaseResult, Stage, ended, held, summary_of
 from tests.system.driving import Pipeline
 
 if TYPE_CHECKING:
@@ -47,14 +45,12 @@ def at_verb(stage: Stage, *, verb: str, is_done: bool) -> CaseResult:
     pipeline = _loaded(stage)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
-        with Driver(pipeline, sends=(signal.SIGKILL, verb), door=_door(pipeline)) as driver:
-            result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
+        with killed_before(pipeline, verb, *_door(pipeline)):
             after = held(pipeline)
             _are_all_or_none(pipeline)
             next_run = pipeline.ran()
     assert _are_all_or_none(pipeline) is is_done, f"killed before {verb}"
-    return stage.finish(pipeline, after=after, next_run=next_run)
+    return stage.finish(pipeline, after, next_run)
 
 
 def many_times(stage: Stage) -> CaseResult:
@@ -64,7 +60,7 @@ def many_times(stage: Stage) -> CaseResult:
     pipeline = _loaded(stage)
     with Driver(pipeline, door=_door(pipeline)) as driver:
         began = time.monotonic()
-        assert driver.wait().code == 0
+        ended(driver.wait(), 0)
         whole_s = time.monotonic() - began
     found = Counter[str]()
     for kill in range(KILLS):
@@ -75,15 +71,14 @@ def many_times(stage: Stage) -> CaseResult:
         found["killed"] += 1
     after = held(pipeline)
     with Driver(pipeline, door=_door(pipeline)) as driver:
-        last = driver.wait()
-    assert last.code == 0, last.err
+        last = ended(driver.wait(), 0)
     assert _are_all_or_none(pipeline) is True
-    assert pipeline.door("verify").code == 0
+    ended(pipeline.door("verify"), 0)
     reported = (
         f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: "
         f"{summary_of(last)}"
     )
-    return stage.finish(pipeline, after=after, next_run=reported)
+    return stage.finish(pipeline, after, reported)
 
 
 def _is_killed(pipeline: Pipeline, moment_s: float) -> bool:
@@ -137,50 +132,3 @@ def _are_all_or_none(pipeline: Pipeline) -> bool:
         f"{len(new)} rows are new, {len(new - interval)} of them outside of the interval"
     )
     return bool(new)
-
-
-CASES: tuple[Case, ...] = (
-    Case(
-        31,
-        "a replay killed before its plan is stored",
-        "a replay: SIGKILL before its plan is stored",
-        partial(at_verb, verb="store", is_done=False),
-    ),
-    Case(
-        31,
-        "a replay killed after its plan is stored",
-        "a replay: SIGKILL after its plan is stored",
-        partial(at_verb, verb="claiming", is_done=True),
-    ),
-    Case(
-        31,
-        "a replay killed before the first fetch",
-        "a replay: SIGKILL before the first fetch",
-        partial(at_verb, verb="fetch", is_done=True),
-    ),
-    Case(
-        31,
-        "a replay killed before it writes",
-        "a replay: SIGKILL before a file is written",
-        partial(at_verb, verb="append", is_done=True),
-    ),
-    Case(
-        31,
-        "a replay killed after its commit",
-        "a replay: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
-        partial(at_verb, verb="record", is_done=True),
-    ),
-    Case(
-        31,
-        "a replay killed after its record",
-        "a replay: SIGKILL after the plan's receipts are kept",
-        partial(at_verb, verb="tidy", is_done=True),
-    ),
-    Case(
-        31,
-        "a replay killed twenty times",
-        "a replay: SIGKILL for the whole process group at 20 moments spread over its way, "
-        "each time begun anew",
-        many_times,
-    ),
-)

@@ -9,12 +9,10 @@ import sys
 from typing import Any
 
 from etl.testkit.spark_launch import StandaloneSpark
-from tests.chaos.driver import Driver, send
+from tests.chaos.driver import Driver, amid_its_files, send
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept
-from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, CaseResult, Stage, complete_files, held, summary_of
-from tests.command_result import CommandResult
+from tests.chaos.stage import CaseResult, Stage, both, held, stopped
 from tests.processes import command, that_mention, working_folder
 from tests.system.driving import ROOT, Pipeline
 
@@ -62,102 +60,32 @@ def executors() -> list[int]:
     ]
 
 
-def task_fails(stage: Stage, *, at: str) -> CaseResult:
-    """The Python worker of one task is killed, and the task is tried again."""
-    pipeline = on_two_hosts(stage)
-    hold = Hold(pipeline.folder / "marks", from_task=3, at=at)
-    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("the last task", lambda: (hold.folder / f"{at}-3").exists())
-        after = held(pipeline)
-        first = int((hold.folder / f"{at}-3").read_text())
-        send(first, signal.SIGKILL)
-        driver.wait_for(
-            "the task's second attempt", lambda: int((hold.folder / f"{at}-3").read_text()) != first
-        )
-        hold.release()
-        result = stopped(driver.wait(), 0, "ingested")
-    return _and_one_more(stage, pipeline, after, result)
-
-
-def speculation(stage: Stage, *, at: str) -> CaseResult:
-    """The last task is slow, so a second copy of it runs on the other host, and both continue at
-    the same moment.
+def twice(stage: Stage, *, at: str, is_killed: bool) -> CaseResult:
+    """The Python worker of one task is killed, and the task is tried again; or the task is slow, a
+    second copy of it runs on the other host, and both continue at the same moment.
     """
-    pipeline = on_two_hosts(stage, **_SPECULATION)
+    pipeline = on_two_hosts(stage, **{} if is_killed else _SPECULATION)
     hold = Hold(pipeline.folder / "marks", from_task=3, at=at)
+    mark = hold.folder / f"{at}-3"
     with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("the last task", lambda: (hold.folder / f"{at}-3").exists())
-        first = int((hold.folder / f"{at}-3").read_text())
-        driver.wait_for("its copy", lambda: int((hold.folder / f"{at}-3").read_text()) != first)
-        after = held(pipeline)
+        driver.wait_for("the last task", mark.exists)
+        first, after = int(mark.read_text()), held(pipeline)
+        if is_killed:
+            send(first, signal.SIGKILL)
+        driver.wait_for("the task's second attempt", lambda: int(mark.read_text()) != first)
         hold.release()
         result = stopped(driver.wait(), 0, "ingested")
-    return _and_one_more(stage, pipeline, after, result)
+    return stage.finish(pipeline, after, both(result, pipeline.ran()))
 
 
 def executor_lost(stage: Stage, *, all_of_them: bool) -> CaseResult:
     """Executors are killed after two of four files are there, while the other tasks are at work."""
     pipeline = on_two_hosts(stage)
-    hold = Hold(pipeline.folder / "marks", from_task=2)
-    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
-        driver.wait_for("2 files", lambda: len(complete_files(pipeline)) == 2)
+    with amid_its_files(stage, pipeline, files=2, tasks=4) as (driver, hold):
         after, there = held(pipeline), executors()
         assert len(there) == 2, there
         for pid in there if all_of_them else there[:1]:
             send(pid, signal.SIGKILL)
         hold.release()
         result = stopped(driver.wait(), 0, "ingested")
-    return _and_one_more(stage, pipeline, after, result)
-
-
-def _and_one_more(
-    stage: Stage, pipeline: Pipeline, after: str, result: CommandResult
-) -> CaseResult:
-    """The next run, in the shared session, loads what the producer wrote meanwhile."""
-    next_run = pipeline.ran()
-    return stage.finish(
-        pipeline,
-        after=after,
-        next_run=f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
-    )
-
-
-CASES: tuple[Case, ...] = (
-    Case(
-        21,
-        "task-fails-at-its-first-rows",
-        "two hosts: the Python worker of a task killed at its first rows; the task is tried again",
-        lambda stage: task_fails(stage, at="rows"),
-    ),
-    Case(
-        21,
-        "task-fails-at-its-end",
-        "two hosts: the same when all rows of the task are read, before its file is closed",
-        lambda stage: task_fails(stage, at="end"),
-    ),
-    Case(
-        21,
-        "speculation-at-the-first-rows",
-        "two hosts: a slow task runs twice, and both copies write at the same moment",
-        lambda stage: speculation(stage, at="rows"),
-    ),
-    Case(
-        21,
-        "speculation-at-the-end",
-        "two hosts: a slow task runs twice, and both copies end at the same moment",
-        lambda stage: speculation(stage, at="end"),
-    ),
-    Case(
-        21,
-        "executor-lost-after-it-wrote",
-        "two hosts: an executor killed when 2 of 4 files are there",
-        lambda stage: executor_lost(stage, all_of_them=False),
-    ),
-    Case(
-        21,
-        "all-executors-lost",
-        "two hosts: all executors killed when 2 of 4 files are there",
-        lambda stage: executor_lost(stage, all_of_them=True),
-    ),
-)
+    return stage.finish(pipeline, after, both(result, pipeline.ran()))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 import pyarrow
@@ -20,15 +19,23 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.schema import PrimitiveType
-from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
 
-from etl.cli import main
-from tests.chaos.driver import Driver
+from tests.chaos.driver import Driver, kill_before
 from tests.chaos.holding import TRANSFORM, Hold
-from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, CaseResult, Stage, checked, held, summary_of
+from tests.chaos.operators import accept_table, decide
+from tests.chaos.stage import (
+    CaseResult,
+    Stage,
+    case_result,
+    checked,
+    ended,
+    held,
+    stopped,
+    succeeded,
+)
 from tests.command_result import CommandResult
+from tests.soak.story import read_znodes, write_znodes
 from tests.system.driving import Pipeline
 
 
@@ -51,123 +58,93 @@ def loaded(stage: Stage, runs: int = 2, **settings: Any) -> Pipeline:
     return pipeline
 
 
-def _acknowledge(pipeline: Pipeline, version: str) -> None:
-    """The advice of the error."""
-    assert (
-        main(
-            [
-                "table",
-                "accept-changes",
-                str(pipeline.conf),
-                version,
-                "--reason",
-                "it was us",
-                "--yes",
-            ]
-        )
-        == 0
-    )
-
-
-def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], CaseResult]:
+def changed_between(stage: Stage, *, change: str) -> CaseResult:
     """Another writer changes the table after two runs; the next one stops, the rows are restored,
     the change is accepted.
     """
-
-    def play(stage: Stage) -> CaseResult:
-        pipeline = loaded(stage)
-        before = table_of(pipeline).version()
-        change(pipeline, before)
-        after = held(pipeline)
-        pipeline.produce(80)
-        result = stopped(
-            pipeline.run(),
-            5,
-            "of another writer",
-            "table accept-changes",
-        )
-        sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
-        _acknowledge(pipeline, str(table_of(pipeline).version()))
-        return stage.finish(pipeline, after=after, next_run=result)
-
-    return play
+    pipeline = loaded(stage)
+    before = table_of(pipeline).version()
+    BETWEEN[change](pipeline)
+    after = held(pipeline)
+    pipeline.produce(80)
+    result = stopped(pipeline.run(), 5, "of another writer", "table accept-changes")
+    sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
+    accept_table(pipeline)
+    return stage.finish(pipeline, after, result)
 
 
-def restored(pipeline: Pipeline, before: int) -> None:
-    sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before - 1}")
+def _restore(pipeline: Pipeline) -> None:
+    before = table_of(pipeline).version() - 1
+    sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
 
 
-def overwritten(pipeline: Pipeline, before: int) -> None:
-    write_deltalake(
-        str(pipeline.table), table_of(pipeline).to_pyarrow_table().slice(0, 1), mode="overwrite"
-    )
+def _overwrite(pipeline: Pipeline) -> None:
+    first = table_of(pipeline).to_pyarrow_table().slice(0, 1)
+    write_deltalake(str(pipeline.table), first, mode="overwrite")
 
 
-def deleted(pipeline: Pipeline, before: int) -> None:
+def _delete(pipeline: Pipeline) -> None:
     sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 5")
 
 
-def truncated(pipeline: Pipeline, before: int) -> None:
+def _truncate(pipeline: Pipeline) -> None:
     sql(f"TRUNCATE TABLE delta.`{pipeline.table}`")
+
+
+BETWEEN: Mapping[str, Callable[[Pipeline], None]] = {
+    "restore": _restore,
+    "overwrite": _overwrite,
+    "delete": _delete,
+    "truncate": _truncate,
+}
 
 
 def deleted_by_rule(stage: Stage) -> CaseResult:
     pipeline = loaded(stage, table={"on_rows_removed": "record"})
-    deleted(pipeline, 0)
-    after, gone = (
-        held(pipeline),
-        Counter({row: n for row, n in pipeline.in_topic().items() if row[1] < 5}),
-    )
+    _delete(pipeline)
+    after = held(pipeline)
+    gone = Counter({row: n for row, n in pipeline.in_topic().items() if row[1] < 5})
     pipeline.produce(80)
     result = pipeline.ran()
     assert result.outcomes == ["rows_removed", "ingested"], result.outcomes
-    return stage.finish(pipeline, after=after, next_run=result, expected=pipeline.in_topic() - gone)
+    return stage.finish(pipeline, after, result, expected=pipeline.in_topic() - gone)
 
 
-def dropped(stage: Stage) -> CaseResult:
-    pipeline = loaded(stage)
-    shutil.rmtree(pipeline.table)
-    gone = pipeline.in_topic()
-    pipeline.produce(80)
-    result = stopped(pipeline.run(), 5, "there is no table", "table accept-changes CONF none")
-    _acknowledge(pipeline, "none")
-    return stage.finish(
-        pipeline, after="nothing", next_run=result, expected=pipeline.in_topic() - gone
-    )
-
-
-def dropped_with_a_plan_stored(stage: Stage) -> CaseResult:
+def dropped(stage: Stage, *, plan_stored: bool = False) -> CaseResult:
+    """The table is dropped, after a run or where one was killed before its fetch."""
     pipeline = loaded(stage)
     gone = pipeline.in_topic()
     pipeline.produce(80)
-    with Driver(pipeline, sends=(SIGKILL, "fetch")) as driver:
-        driver.wait()
+    if plan_stored:
+        kill_before(pipeline, "fetch")
     shutil.rmtree(pipeline.table)
-    result = stopped(
-        pipeline.run(),
-        5,
-        "There is no table at this path, and ZooKeeper knows plan",
-        "table accept-changes CONF none",
-    )
-    _acknowledge(pipeline, "none")
-    again = pipeline.ran()
-    assert again.outcomes == ["plan_superseded", "ingested"], again.outcomes
-    return stage.finish(
-        pipeline, after="nothing", next_run=result, expected=pipeline.in_topic() - gone
-    )
+    found = "There is no table at this path, and ZooKeeper knows plan" if plan_stored else ""
+    advice = "table accept-changes CONF none"
+    result = stopped(pipeline.run(), 5, found or "there is no table", advice)
+    decide(pipeline, "table accept-changes", "none")
+    if plan_stored:
+        again = pipeline.ran()
+        assert again.outcomes == ["plan_superseded", "ingested"], again.outcomes
+    return stage.finish(pipeline, "nothing", result, expected=pipeline.in_topic() - gone)
+
+
+def _moved_away(pipeline: Pipeline) -> Path:
+    """The table's folder under another name."""
+    ours = pipeline.folder / "ours"
+    pipeline.table.rename(ours)
+    return ours
 
 
 def replaced(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
-    ours = pipeline.folder / "ours"
-    pipeline.table.rename(ours)
+    ours = _moved_away(pipeline)
     DeltaTable.create(str(pipeline.table), DeltaTable(str(ours)).schema())
     after = held(pipeline)
     pipeline.produce(80)
     result = stopped(pipeline.run(), 5, "The table at this path has id", "table accept-changes")
     shutil.rmtree(pipeline.table)
     ours.rename(pipeline.table)
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def replaced_in_place(stage: Stage) -> CaseResult:
@@ -180,9 +157,9 @@ def replaced_in_place(stage: Stage) -> CaseResult:
     after = held(pipeline)
     result = stopped(pipeline.run(), 5, "table accept-changes")
     sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
-    _acknowledge(pipeline, str(table_of(pipeline).version()))
+    accept_table(pipeline)
     pipeline.produce(80)
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def copied(stage: Stage) -> CaseResult:
@@ -190,33 +167,29 @@ def copied(stage: Stage) -> CaseResult:
     version.
     """
     pipeline = loaded(stage)
-    ours = pipeline.folder / "ours"
-    pipeline.table.rename(ours)
+    ours = _moved_away(pipeline)
     write_deltalake(str(pipeline.table), DeltaTable(str(ours)).to_pyarrow_table())
     after = held(pipeline)
     pipeline.produce(80)
     result = stopped(pipeline.run(), 5, "table accept-changes")
-    _acknowledge(pipeline, str(table_of(pipeline).version()))
-    return stage.finish(pipeline, after=after, next_run=result)
+    accept_table(pipeline)
+    return stage.finish(pipeline, after, result)
 
 
 def cloned(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
-    ours = pipeline.folder / "ours"
-    pipeline.table.rename(ours)
+    ours = _moved_away(pipeline)
     sql(f"CREATE TABLE delta.`{pipeline.table}` SHALLOW CLONE delta.`{ours}`")
     pipeline.produce(80)
     result = stopped(pipeline.run(), 5, "table accept-changes")
-    _acknowledge(pipeline, str(table_of(pipeline).version()))
+    accept_table(pipeline)
     pipeline.ran()
     rows = SparkSession.getActiveSession().read.format("delta").load(str(pipeline.table))  # type: ignore[union-attr]
     copy = pipeline.folder / "copy"
     rows.write.format("delta").save(str(copy))  # delta-rs does not follow a clone's absolute paths
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)
-    return CaseResult(
-        "the rows of 2 plans, none of our commits", summary_of(result), checked(pipeline)
-    )
+    return case_result("the rows of 2 plans, none of our commits", result, checked(pipeline))
 
 
 def tidied_between(stage: Stage) -> CaseResult:
@@ -225,27 +198,28 @@ def tidied_between(stage: Stage) -> CaseResult:
     sql(f"VACUUM delta.`{pipeline.table}`")
     after = held(pipeline)
     pipeline.produce(80)
-    return stage.finish(pipeline, after=after, next_run=pipeline.ran())
+    return stage.finish(pipeline, after, pipeline.ran())
 
 
-def during_append(
-    change: Callable[[Pipeline], None],
-    then: Callable[[Stage, Pipeline, CommandResult, str], CaseResult],
-) -> Callable[[Stage], CaseResult]:
+def changed_during_append(stage: Stage, *, change: str) -> CaseResult:
     """Another writer changes the table while the rows of a run are written."""
-
-    def play(stage: Stage) -> CaseResult:
-        pipeline = loaded(stage, runs=1, transform=TRANSFORM)
-        pipeline.produce(80)
-        hold = Hold(stage.folder / "marks", 0)
-        with Driver(pipeline, hold=hold) as driver:
-            driver.wait_for("a task with its first rows", lambda: bool(hold.workers()))
-            change(pipeline)
-            hold.release()
-            result = driver.wait()
-        return then(stage, pipeline, result, held(pipeline))
-
-    return play
+    pipeline = loaded(stage, runs=1, transform=TRANSFORM)
+    pipeline.produce(80)
+    hold = Hold(stage.folder / "marks", 0)
+    with Driver(pipeline, hold=hold) as driver:
+        driver.wait_for("a task with its first rows", lambda: bool(hold.workers()))
+        DURING[change](pipeline)
+        hold.release()
+        result = driver.wait()
+    after = held(pipeline)
+    if change in ("remove all", "restore"):
+        _put_back(pipeline, result)
+    elif change == "add a column":
+        ended(result, 0, 7)
+        result = pipeline.ran()
+    else:
+        ended(result, 0)
+    return stage.finish(pipeline, after, result)
 
 
 def _tidy_now(pipeline: Pipeline) -> None:
@@ -272,40 +246,27 @@ def _restore_first(pipeline: Pipeline) -> None:
     table_of(pipeline).restore(table.version() - 1)
 
 
-def _run_succeeds(
-    stage: Stage, pipeline: Pipeline, result: CommandResult, after: str
-) -> CaseResult:
-    assert result.code == 0, f"{summary_of(result)}\n{result.err}"
-    return stage.finish(pipeline, after=after, next_run=result)
+DURING: Mapping[str, Callable[[Pipeline], None]] = {
+    "tidy": _tidy_now,
+    "add a column": _add_column,
+    "remove all": _remove_all,
+    "restore": _restore_first,
+}
 
 
-def _next_run_is_whole(
-    stage: Stage, pipeline: Pipeline, result: CommandResult, after: str
-) -> CaseResult:
-    assert result.code in (0, 7), f"{summary_of(result)}\n{result.err}"
-    return stage.finish(pipeline, after=after, next_run=pipeline.ran())
-
-
-def _put_back(stage: Stage, pipeline: Pipeline, result: CommandResult, after: str) -> CaseResult:
-    """The append is in the table, the rows of the plan before are not: the run stops, and a person
-    puts them back.
+def _put_back(pipeline: Pipeline, result: CommandResult) -> None:
+    """The append is in the table, the rows of the plan before are not: the run stopped, and a
+    person puts them back.
     """
     stopped(result, 5, "Since our last commit the")
+    place = ["partition", "offset"]
     first = DeltaTable(str(pipeline.table), version=0).to_pyarrow_table()
-    here = {
-        (row["partition"], row["offset"])
-        for row in table_of(pipeline).to_pyarrow_table(columns=["partition", "offset"]).to_pylist()
-    }
-    lost = [
-        i
-        for i, row in enumerate(first.select(["partition", "offset"]).to_pylist())
-        if (row["partition"], row["offset"]) not in here
-    ]
+    here = table_of(pipeline).to_pyarrow_table(columns=place).to_pylist()
+    lost = [n for n, row in enumerate(first.select(place).to_pylist()) if row not in here]
     if lost:
         write_deltalake(str(pipeline.table), first.take(pyarrow.array(lost)), mode="append")
     stopped(pipeline.run(), 5, "table accept-changes")
-    _acknowledge(pipeline, str(table_of(pipeline).version()))
-    return stage.finish(pipeline, after=after, next_run=result)
+    accept_table(pipeline)
 
 
 def history_cleaned(stage: Stage) -> CaseResult:
@@ -314,24 +275,24 @@ def history_cleaned(stage: Stage) -> CaseResult:
     """
     pipeline = loaded(stage)
     pipeline.produce(80)
-    with Driver(pipeline, sends=(SIGKILL, "record")) as driver:
-        driver.wait()
-    after = held(pipeline)
+    after = kill_before(pipeline, "record")
     _forget_commits(pipeline)
-    result = pipeline.ran()
-    assert "plan_completed" in result.outcomes, result.outcomes
-    return stage.finish(pipeline, after=after, next_run=result)
+    result = succeeded(pipeline.run(), "plan_completed")
+    return stage.finish(pipeline, after, result)
 
 
 def history_cleaned_and_ledger_lost(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
-    after = held(pipeline)
+    after, root = held(pipeline), f"/consumers/{pipeline.group}/etl/clicks"
     _forget_commits(pipeline)
-    kept = _empty_ledger(pipeline)
+    with pipeline.zookeeper() as client:
+        kept = read_znodes(client, root)
+        client.delete(root, recursive=True)
     result = stopped(pipeline.run(), 5, "the table's log no longer has that plan")
-    _put_ledger_back(pipeline, kept)
+    with pipeline.zookeeper() as client:
+        write_znodes(client, root, kept)
     pipeline.produce(80)
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def retention_of_ids(stage: Stage) -> CaseResult:
@@ -346,7 +307,7 @@ def retention_of_ids(stage: Stage) -> CaseResult:
     sql(
         f"ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')"
     )
-    return stage.finish(pipeline, after=after, next_run=result)
+    return stage.finish(pipeline, after, result)
 
 
 def other_uid(stage: Stage) -> CaseResult:
@@ -365,7 +326,7 @@ def other_uid(stage: Stage) -> CaseResult:
     after, loaded_by_us = held(pipeline), pipeline.in_topic()
     pipeline.produce(80)
     result = stopped(pipeline.run(), 5, "another pipeline of the same name")
-    return CaseResult(after, summary_of(result), checked(pipeline, loaded_by_us))
+    return case_result(after, result, checked(pipeline, loaded_by_us))
 
 
 def _forget_commits(pipeline: Pipeline) -> None:
@@ -384,145 +345,3 @@ def _forget_commits(pipeline: Pipeline) -> None:
     newest = table_of(pipeline).version()
     for version in range(newest):
         (partition / f"{version:020}.json").unlink(missing_ok=True)
-
-
-def _empty_ledger(pipeline: Pipeline) -> dict[str, bytes]:
-    root = f"/consumers/{pipeline.group}/etl/clicks"
-    with pipeline.zookeeper() as client:
-        kept = _payloads(client, root)
-        client.delete(root, recursive=True)
-    return kept
-
-
-def _put_ledger_back(pipeline: Pipeline, kept: dict[str, bytes]) -> None:
-    with pipeline.zookeeper() as client:
-        for path, payload in sorted(kept.items()):
-            client.ensure_path(path)
-            client.set(path, payload)
-
-
-def _payloads(client: KazooClient, path: str) -> dict[str, bytes]:
-    found = {path: client.get(path)[0]}
-    for child in client.get_children(path):
-        found.update(_payloads(client, str(Path(path, child))))
-    return found
-
-
-CASES = (
-    Case(
-        13,
-        "restored between runs",
-        "RESTORE to the version before the last plan; then put right and acknowledged",
-        between(restored),
-    ),
-    Case(
-        13,
-        "overwritten between runs",
-        "the table is overwritten with one row; then put right and acknowledged",
-        between(overwritten),
-    ),
-    Case(
-        13,
-        "rows deleted between runs",
-        "DELETE of some rows; then put right and acknowledged",
-        between(deleted),
-    ),
-    Case(
-        13,
-        "truncated between runs",
-        "TRUNCATE; then put right and acknowledged",
-        between(truncated),
-    ),
-    Case(
-        13,
-        "rows deleted by rule",
-        "DELETE of some rows under `on_rows_removed: record`",
-        deleted_by_rule,
-    ),
-    Case(
-        13,
-        "dropped",
-        "the table is dropped; that is acknowledged, and the next run goes on",
-        dropped,
-        short=True,
-    ),
-    Case(
-        13,
-        "dropped with a plan stored",
-        "killed before the fetch, the table dropped, that acknowledged",
-        dropped_with_a_plan_stored,
-    ),
-    Case(
-        13,
-        "replaced by another table",
-        "another empty table at the path; then ours is put back",
-        replaced,
-    ),
-    Case(
-        13,
-        "replaced in place",
-        "CREATE OR REPLACE TABLE; then put right and acknowledged",
-        replaced_in_place,
-    ),
-    Case(
-        13,
-        "copied without its log",
-        "the rows in a new table at the path; that is acknowledged, and the next run goes on",
-        copied,
-    ),
-    Case(
-        13,
-        "cloned to the path",
-        "a SHALLOW CLONE at the path; that is acknowledged, and the next run goes on",
-        cloned,
-    ),
-    Case(13, "optimized and vacuumed between runs", "OPTIMIZE and VACUUM", tidied_between),
-    Case(
-        13,
-        "optimized and vacuumed during an append",
-        "compaction and vacuum while files are written",
-        during_append(_tidy_now, _run_succeeds),
-    ),
-    Case(
-        13,
-        "column added during an append",
-        "ALTER TABLE ADD COLUMN while files are written",
-        during_append(_add_column, _next_run_is_whole),
-    ),
-    Case(
-        13,
-        "rows deleted during an append",
-        "DELETE of all rows while files are written; then put back",
-        during_append(_remove_all, _put_back),
-    ),
-    Case(
-        13,
-        "restored during an append",
-        "DELETE and RESTORE while files are written",
-        during_append(_restore_first, _put_back),
-    ),
-    Case(
-        13,
-        "commit history cleaned up",
-        "killed after the commit, and the commit's file removed behind a checkpoint",
-        history_cleaned,
-    ),
-    Case(
-        13,
-        "commit history and ledger gone",
-        "the ledger emptied and the commits' files removed; then the ledger is put back",
-        history_cleaned_and_ledger_lost,
-    ),
-    Case(
-        13,
-        "transaction ids expire",
-        "`delta.setTransactionRetentionDuration` is set; then unset",
-        retention_of_ids,
-    ),
-    Case(
-        13,
-        "another pipeline of the same name",
-        "a commit of our application id with another uid",
-        other_uid,
-    ),
-)

@@ -1,5 +1,5 @@
 """One `etl run` as a process with its JVM and its Python workers, and all interruptions from
-outside.
+outside; and runs in this process in the middle of which something else happens.
 
 Processes are found by their session: pyspark's daemon leaves the process group, no process leaves
 the session.
@@ -8,18 +8,23 @@ the session.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
+from unittest import mock
 
+from etl.commands import run
+from etl.run.live_services import LiveServices
 from etl.testkit.server_process import wait_until
 from tests.chaos.holding import Hold
+from tests.chaos.stage import Stage, complete_files, ended, held, summary_of
 from tests.command_result import CommandResult
 from tests.processes import command, is_paused, of_session
-from tests.system.driving import Pipeline
+from tests.system.driving import Before, Pipeline
 
 ENDS_WITHIN_S = 240.0
 """How long a run may take before a case fails; far above what it takes."""
@@ -157,7 +162,81 @@ class Driver:
             send(pid, signal.SIGCONT)
 
 
+def was_killed(result: CommandResult) -> CommandResult:
+    """Check that it did not end by itself."""
+    return ended(result, -signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def killed_before(pipeline: Pipeline, verb: str, *door: str) -> Iterator[Driver]:
+    """A run, or the command `door`, that has killed itself before a verb. Its JVM and its workers
+    may go on until the block ends.
+    """
+    with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door or ("run",)) as driver:
+        was_killed(driver.wait())
+        yield driver
+
+
+def kill_before(pipeline: Pipeline, verb: str, *door: str) -> str:
+    """The same, with nothing left of it; what the table holds then."""
+    with killed_before(pipeline, verb, *door):
+        pass
+    return held(pipeline)
+
+
+def kill_command(pipeline: Pipeline, place: str, *words: str) -> None:
+    """A command that kills itself at a function, as `tests.chaos.dying_command` has it."""
+    child = pipeline.start("tests.chaos.dying_command", place, *words)
+    out, err = child.communicate(timeout=180)
+    was_killed(CommandResult(child.returncode, out, err))
+
+
+@contextlib.contextmanager
+def amid_its_files(
+    stage: Stage, pipeline: Pipeline, files: int, tasks: int | None = None
+) -> Iterator[tuple[Driver, Hold]]:
+    """A run, while a producer writes, at the moment when so many of its files are there and its
+    other tasks have rows that are not written.
+    """
+    known, tasks = complete_files(pipeline), tasks or stage.writes.tasks
+    hold = Hold(pipeline.folder / "marks", files)
+    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
+        driver.wait_for("rows in every task", lambda: len(hold.workers()) == tasks)
+        driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline) - known) == files)
+        yield driver, hold
+
+
+def owned(pipeline: Pipeline) -> list[str]:
+    """The partitions that have an owner in ZooKeeper now: those of a dead driver have one until its
+    session ends.
+    """
+    with pipeline.zookeeper() as client:
+        path = f"/consumers/{pipeline.group}/owners/{pipeline.topic}"
+        return sorted(client.get_children(path)) if client.exists(path) else []
+
+
 def send(pid: int, kind: signal.Signals) -> None:
     """A signal for a process that may have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, kind)
+
+
+Deed = Callable[[LiveServices], None]
+
+
+class EachTime(Before):
+    """The deed before each call of the verb."""
+
+    def _end_once(self) -> None:
+        self.end()
+
+
+def run_disturbed(
+    pipeline: Pipeline, verb: str, deed: Deed, *, how: type[Before] = Before
+) -> CommandResult:
+    """The command, with that deed when the verb begins; by default the first time."""
+    at_verb = how(verb, lambda: deed(at_verb.world))
+    with mock.patch.object(run, "run", functools.partial(run.run, around=at_verb)):
+        result = pipeline.run()
+    assert at_verb.happened, f"the run did not come to {verb}: {summary_of(result)}\n{result.err}"
+    return result

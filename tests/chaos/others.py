@@ -20,8 +20,6 @@ from kazoo.exceptions import NoNodeError
 from etl.ledger.znode_paths import GroupPaths
 from etl.testkit.server_process import wait_until
 from tests.chaos.sources import between
-from tests.chaos.stage import CaseResult, Stage, summary_of
-from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
@@ -154,27 +152,6 @@ class OtherConsumer:
 
     def _owner(self, partition: int) -> str:
         return f"{self._paths.owners_of(self._pipeline.topic)}/{partition}"
-
-
-def shared(
-    stage: Stage,
-    pipeline: Pipeline,
-    other: OtherConsumer,
-    *,
-    after: str,
-    next_run: CommandResult | str,
-) -> CaseResult:
-    """The check of a topic that both read: each record is in the table, or the other one read it,
-    and none is both.
-
-    By then the other one has left. The package's own proof has to come to the same.
-    """
-    last = pipeline.ran()
-    proof = pipeline.door("verify")
-    assert proof.code == 0, f"{summary_of(last)}\n{proof.err}{proof.out}"
-    return stage.finish(
-        pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - other.rows
-    )
 
 
 def without(rows: Counter[Row], partitions: Collection[int]) -> Counter[Row]:

@@ -7,29 +7,20 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from etl.testkit.server_process import wait_until
-from tests.chaos.stage import summary_of
-from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
 Gone = tuple[int, int, int, str]
 """Partition, from, until, why."""
-_SOON_S = 60.0
-
-
-def stopped(result: CommandResult, code: int, *words: str) -> CommandResult:
-    """Check that a run ended with this code and these words."""
-    assert result.code == code, f"{summary_of(result)}\n{result.err}"
-    assert all(word in result.out for word in words), result.out
-    return result
+_SOON_S = 90.0
 
 
 @contextlib.contextmanager
@@ -89,6 +80,44 @@ def make_topic(pipeline: Pipeline, partitions: int = 4) -> None:
     assert wait_until(made, _SOON_S), "the topic cannot be made again"
 
 
+def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
+    """Leader (-1: none) and number of in-sync replicas of each partition, as the brokers report."""
+    found: dict[int, tuple[int, int]] = {}
+
+    def describe_topic() -> bool:
+        with (
+            contextlib.suppress(KafkaError),
+            admin_of(pipeline) as admin,
+        ):  # its broker may have died just now
+            [topic] = admin.describe_topics([pipeline.topic])
+            found.update(
+                {
+                    each["partition_index"]: (each["leader_id"], len(each["isr_nodes"]))
+                    for each in topic["partitions"]
+                }
+            )
+        return bool(found)
+
+    assert wait_until(describe_topic, _SOON_S), "the brokers do not tell of the topic"
+    return found
+
+
+def leader_of(pipeline: Pipeline, partition: int) -> int:
+    return partitions_of(pipeline)[partition][0]
+
+
+def wait_for_all(pipeline: Pipeline, replicas: int) -> None:
+    """Until every partition has its leader and all replicas in sync."""
+
+    def is_so() -> bool:
+        return all(
+            leader >= 0 and in_sync == replicas
+            for leader, in_sync in partitions_of(pipeline).values()
+        )
+
+    assert wait_until(is_so, _SOON_S), partitions_of(pipeline)
+
+
 def log_starts(pipeline: Pipeline) -> dict[int, int]:
     """The first offset that each partition keeps."""
     with contextlib.closing(
@@ -141,6 +170,11 @@ def let_go(pipeline: Pipeline) -> list[Gone]:
     return sorted(
         (row["partition"], row["from_offset"], row["until_offset"], row["reason"]) for row in rows
     )
+
+
+def check_losses(pipeline: Pipeline, gone: Sequence[Gone]) -> None:
+    """Check that the losses table has exactly these offsets."""
+    assert let_go(pipeline) == list(gone), let_go(pipeline)
 
 
 def stored_plans(pipeline: Pipeline) -> list[int]:

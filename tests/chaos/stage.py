@@ -4,7 +4,8 @@ its ledger.
 A case does something bad to a pipeline and lets the next run do its work. It passes if every
 readable record of the topic, as other clients read it (`tests.traffic`), is a row of the table, as
 delta-rs reads it, exactly once: same partition, same offset, same value. Cases are in the `cases_*`
-modules of this directory; the interruptions of a process of `etl run` are in `driver`.
+modules of this directory, and all of them with their arguments in `matrix.yaml`; the interruptions
+of a process of `etl run` are in `driver`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Case:
     """Of the matrix."""
     name: str
     what: str
-    """The case in one sentence."""
+    """The case in one sentence; its name where that is enough."""
     play: Callable[[Stage], CaseResult]
     """Raises AssertionError when a record is missing or double, or the case did not hit its moment.
     """
@@ -167,7 +168,6 @@ class Stage:
     def finish(
         self,
         pipeline: Pipeline,
-        *,
         after: str,
         next_run: CommandResult | str,
         expected: Counter[Row] | None = None,
@@ -178,13 +178,15 @@ class Stage:
         compacted, followed offsets). Raises AssertionError with the first missing, double and
         unexpected rows.
         """
-        quiet = pipeline.run()
-        assert quiet.code == 0, f"the run after the next one: {summary_of(quiet)}\n{quiet.err}"
-        return CaseResult(
-            after,
-            next_run if isinstance(next_run, str) else summary_of(next_run),
-            checked(pipeline, expected),
-        )
+        ended(pipeline.run(), 0)
+        return case_result(after, next_run, checked(pipeline, expected))
+
+
+def case_result(after: str, next_run: CommandResult | str, figures: Checked) -> CaseResult:
+    """The result of a case whose last run is the next one."""
+    return CaseResult(
+        after, next_run if isinstance(next_run, str) else summary_of(next_run), figures
+    )
 
 
 class Writer:
@@ -293,6 +295,43 @@ _EACH_TIME_ANOTHER = re.compile(r": run \S+, pid \d+ on [^\s;]+|/\S+/crash-\d+/"
 """Which run it was, and in which folder."""
 
 
+def both(result: CommandResult, next_run: CommandResult) -> str:
+    """What the disturbed run came to, and the next one."""
+    return f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}"
+
+
+def ended(result: CommandResult, *codes: int) -> CommandResult:
+    """Check that a run ended with one of these codes."""
+    assert result.code in codes, f"{summary_of(result)}\n{result.err}"
+    return result
+
+
+def stopped(result: CommandResult, code: int, *words: str) -> CommandResult:
+    """Check that a run ended with this code and these words."""
+    assert all(word in ended(result, code).out for word in words), result.out
+    return result
+
+
+def succeeded(result: CommandResult, *outcomes: str) -> CommandResult:
+    """Check that a run succeeded with these outcomes, among others."""
+    assert set(outcomes) <= set(ended(result, 0).outcomes), result.outcomes
+    return result
+
+
+def ends_of(rows: Counter[Row]) -> dict[int, int]:
+    """The offset after the last row of each partition."""
+    ends: dict[int, int] = {}
+    for partition, offset, *_ in rows:
+        ends[partition] = max(ends.get(partition, 0), offset + 1)
+    return ends
+
+
+def offsets_are_at_the_rows_ends(pipeline: Pipeline, committed: Mapping[int, int]) -> None:
+    """Check that each committed offset is where the table's rows end."""
+    ends = ends_of(pipeline.in_table())
+    assert committed == ends, f"offsets {committed}, the table's rows end at {ends}"
+
+
 def complete_files(pipeline: Pipeline) -> set[str]:
     """The table's Parquet files that are written to their end, in a commit or not."""
     return {
@@ -332,3 +371,8 @@ def held(pipeline: Pipeline) -> str:
     rows = sum(pipeline.in_table().values())
     besides = f", {files - len(known)} files besides" if files > len(known) else ""
     return f"plan {plan}, {rows} rows, version {len(commits) - 1}{besides}"
+
+
+def held_after(pipeline: Pipeline, result: CommandResult) -> str:
+    """The same, and what the run came to that left it so."""
+    return f"{held(pipeline)}; the run itself: {summary_of(result)}"

@@ -22,7 +22,7 @@ from tests.chaos.stage import Stage
 from tests.fakes.frames import read_frame
 from tests.system.driving import Pipeline
 
-MULTI, CREATE, CREATE2, SET_DATA = 14, 1, 15, 5
+MULTI, CREATE, CREATE2, SET_DATA, DELETE = 14, 1, 15, 5, 2
 _HEADER = struct.Struct(">ii")
 
 

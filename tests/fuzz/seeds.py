@@ -7,38 +7,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.admin import (
-    DescribeConfigsResponse,
-    DescribeGroupsResponse,
-    DescribeLogDirsResponse,
-    DescribeProducersResponse,
-    DescribeTransactionsResponse,
-    ListTransactionsResponse,
-)
-from kafka.protocol.consumer import (
-    FetchResponse,
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    ListOffsetsResponse,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-    OffsetForLeaderEpochResponse,
-    SyncGroupResponse,
-)
-from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
-from kafka.protocol.producer import ProduceResponse
-from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
+import yaml
+from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol.consumer import FetchResponse
 
+from etl.kafka import kafka_python_messages
 from etl.kafka.fetch_messages import VERSIONS
 from etl.kafka.group_messages import render_assignment, render_subscription
-from etl.kafka.kafka_python_messages import (
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatResponse,
-)
 from etl.kafka.request_values import FetchTarget, Subscription
 from etl.kafka.versions import Api
 from etl.ledger import plan_document
@@ -53,339 +32,38 @@ LOG, OTHER = TopicPartition("clicks", 3), TopicPartition("clicks", 4)
 PRODUCER = 4000
 
 
+_RESPONSES = yaml.safe_load(Path(__file__).with_name("responses.yaml").read_text())
+_MODULES = (admin, consumer, metadata, producer, sasl, kafka_python_messages)
+
+
 def responses(api: Api) -> tuple[bytes, ...]:
     """Return the version as one byte and the response with its correlation id, per known version."""
     _, lowest, highest = api.value
+    name = f"{api.name.title().replace('_', '')}Response"
+    kind = next(getattr(module, name) for module in _MODULES if hasattr(module, name))
+    response = _built(kind, _RESPONSES[api.name])
     return tuple(
-        bytes([version]) + _framed(_response(api, version), version)
+        bytes([version])
+        + (1).to_bytes(4, "big")
+        + (b"\0" if response.flexible_version_q(version) else b"")
+        + bytes(response.encode(version=version))
         for version in range(lowest, highest + 1)
     )
 
 
-def _framed(response: Any, version: int) -> bytes:
-    header = (1).to_bytes(4, "big") + (b"\0" if response.flexible_version_q(version) else b"")
-    return header + bytes(response.encode(version=version))
+def _built(kind: Any, values: dict[str, Any]) -> Any:
+    """A message of kafka-python with these values."""
+    return kind(**{name: _value(kind.fields[name], value) for name, value in values.items()})
 
 
-def _response(api: Api, version: int) -> Any:
-    if api is Api.API_VERSIONS:
-        kind = ApiVersionsResponse.ApiVersion
-        return ApiVersionsResponse(
-            error_code=0,
-            api_keys=[kind(api_key=key, min_version=0, max_version=11) for key in (0, 1, 2, 3)],
-        )
-    if api is Api.SASL_HANDSHAKE:
-        return SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "SCRAM-SHA-512"])
-    if api is Api.SASL_AUTHENTICATE:
-        return SaslAuthenticateResponse(
-            error_code=0,
-            error_message=None,
-            auth_bytes=b"r=nonce,s=c2FsdA==,i=4096",
-            session_lifetime_ms=4000,
-        )
-    if api is Api.FIND_COORDINATOR:
-        return FindCoordinatorResponse(
-            throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="b1", port=9092
-        )
-    if api is Api.METADATA:
-        return _metadata(version)
-    if api is Api.LIST_OFFSETS:
-        listed = ListOffsetsResponse.ListOffsetsTopicResponse
-        return ListOffsetsResponse(
-            throttle_time_ms=0,
-            topics=[
-                listed(
-                    name="clicks",
-                    partitions=[
-                        listed.ListOffsetsPartitionResponse(
-                            partition_index=3,
-                            error_code=0,
-                            timestamp=-1,
-                            offset=17,
-                            leader_epoch=2,
-                            old_style_offsets=[17, 9, 0],
-                        )
-                    ],
-                )
-            ],
-        )
-    if api is Api.OFFSET_FOR_LEADER_EPOCH:
-        answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-        return OffsetForLeaderEpochResponse(
-            throttle_time_ms=0,
-            topics=[
-                answer(
-                    topic="clicks",
-                    partitions=[
-                        answer.EpochEndOffset(
-                            error_code=0, partition=3, leader_epoch=2, end_offset=17
-                        )
-                    ],
-                )
-            ],
-        )
-    if api is Api.PRODUCE:
-        made = ProduceResponse.TopicProduceResponse
-        return ProduceResponse(
-            throttle_time_ms=0,
-            responses=[
-                made(
-                    name="clicks",
-                    partition_responses=[
-                        made.PartitionProduceResponse(
-                            index=3,
-                            error_code=0,
-                            base_offset=17,
-                            log_append_time_ms=-1,
-                            log_start_offset=0,
-                            record_errors=[],
-                            error_message=None,
-                        )
-                    ],
-                )
-            ],
-        )
-    return _of_groups_and_folders(api, version)
-
-
-def _metadata(version: int) -> Any:
-    topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
-    partitions = [
-        topic.MetadataResponsePartition(
-            error_code=0,
-            partition_index=p,
-            leader_id=1,
-            leader_epoch=5,
-            replica_nodes=[1, 2],
-            isr_nodes=[1],
-            offline_replicas=[],
-        )
-        for p in (3, 4)
-    ]
-    more = {"topic_id": UUID(int=1)} if version >= 10 else {}
-    return MetadataResponse(
-        throttle_time_ms=0,
-        cluster_id="c1",
-        controller_id=1,
-        brokers=[
-            broker(node_id=1, host="b1", port=9092, rack=None),
-            broker(node_id=2, host="::1", port=9093, rack="r"),
-        ],
-        topics=[
-            topic(error_code=0, name="clicks", is_internal=False, partitions=partitions, **more)
-        ],
-    )
-
-
-def _of_groups_and_folders(api: Api, version: int) -> Any:
-    if api is Api.OFFSET_COMMIT:
-        result = OffsetCommitResponse.OffsetCommitResponseTopic
-        return OffsetCommitResponse(
-            throttle_time_ms=0,
-            topics=[
-                result(
-                    name="clicks",
-                    topic_id=UUID(int=1),
-                    partitions=[
-                        result.OffsetCommitResponsePartition(partition_index=3, error_code=0)
-                    ],
-                )
-            ],
-        )
-    if api is Api.OFFSET_FETCH:
-        found, several = (
-            OffsetFetchResponse.OffsetFetchResponseTopic,
-            OffsetFetchResponse.OffsetFetchResponseGroup,
-        )
-        if version >= 8:
-            of_group = several.OffsetFetchResponseTopics
-            return OffsetFetchResponse(
-                throttle_time_ms=0,
-                groups=[
-                    several(
-                        group_id="g",
-                        error_code=0,
-                        topics=[
-                            of_group(
-                                name="clicks",
-                                topic_id=UUID(int=1),
-                                partitions=[
-                                    of_group.OffsetFetchResponsePartitions(
-                                        partition_index=3,
-                                        committed_offset=17,
-                                        committed_leader_epoch=2,
-                                        metadata="",
-                                        error_code=0,
-                                    )
-                                ],
-                            )
-                        ],
-                    )
-                ],
-            )
-        return OffsetFetchResponse(
-            throttle_time_ms=0,
-            error_code=0,
-            topics=[
-                found(
-                    name="clicks",
-                    partitions=[
-                        found.OffsetFetchResponsePartition(
-                            partition_index=3,
-                            committed_offset=17,
-                            committed_leader_epoch=-1,
-                            metadata="",
-                            error_code=0,
-                        )
-                    ],
-                )
-            ],
-        )
-    if api is Api.DESCRIBE_GROUPS:
-        group = DescribeGroupsResponse.DescribedGroup
-        return DescribeGroupsResponse(
-            throttle_time_ms=0,
-            groups=[
-                group(
-                    error_code=0,
-                    group_id="g",
-                    group_state="Stable",
-                    protocol_type="consumer",
-                    protocol_data="range",
-                    members=[
-                        group.DescribedGroupMember(
-                            member_id="c-1",
-                            group_instance_id=None,
-                            client_id="c",
-                            client_host="/10.0.0.7",
-                            member_metadata=b"",
-                            member_assignment=bytes.fromhex(
-                                "0000 00000001 0006 636c69636b73 00000002 00000003 00000004 "
-                                "ffffffff"
-                            ),
-                        )
-                    ],
-                )
-            ],
-        )
-    if api is Api.CONSUMER_GROUP_DESCRIBE:
-        return _of_a_consumer_group()
-    if api in (
-        Api.JOIN_GROUP,
-        Api.SYNC_GROUP,
-        Api.HEARTBEAT,
-        Api.LEAVE_GROUP,
-        Api.CONSUMER_GROUP_HEARTBEAT,
-    ):
-        return _of_members(api)
-    if api in (Api.DESCRIBE_PRODUCERS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_TRANSACTIONS):
-        return _of_transactions(api)
-    if api is Api.DESCRIBE_CONFIGS:
-        answer = DescribeConfigsResponse.DescribeConfigsResult
-        configs = [
-            answer.DescribeConfigsResourceResult(
-                name=name,
-                value=value,
-                read_only=False,
-                config_source=1,
-                is_default=False,
-                is_sensitive=False,
-                synonyms=[],
-                config_type=0,
-                documentation=None,
-            )
-            for name, value in (
-                ("cleanup.policy", "delete"),
-                ("retention.ms", "1000"),
-                ("retention.bytes", "-1"),
-            )
-        ]
-        return DescribeConfigsResponse(
-            throttle_time_ms=0,
-            results=[
-                answer(
-                    error_code=0,
-                    error_message=None,
-                    resource_type=2,
-                    resource_name="clicks",
-                    configs=configs,
-                )
-            ],
-        )
-    folder = DescribeLogDirsResponse.DescribeLogDirsResult
-    held = folder.DescribeLogDirsTopic
-    return DescribeLogDirsResponse(
-        throttle_time_ms=0,
-        error_code=0,
-        results=[
-            folder(
-                error_code=0,
-                log_dir="/logs",
-                total_bytes=-1,
-                usable_bytes=-1,
-                topics=[
-                    held(
-                        name="clicks",
-                        partitions=[
-                            held.DescribeLogDirsPartition(
-                                partition_index=3,
-                                partition_size=99,
-                                offset_lag=0,
-                                is_future_key=False,
-                            )
-                        ],
-                    )
-                ],
-            )
-        ],
-    )
-
-
-def _of_a_consumer_group() -> Any:
-    group = ConsumerGroupDescribeResponse.DescribedGroup
-    member = group.Member
-    now, target = member.Assignment, member.TargetAssignment
-    return ConsumerGroupDescribeResponse(
-        throttle_time_ms=0,
-        groups=[
-            group(
-                error_code=0,
-                error_message=None,
-                group_id="g",
-                group_state="Stable",
-                group_epoch=3,
-                assignment_epoch=3,
-                assignor_name="uniform",
-                members=[
-                    member(
-                        member_id="c-1",
-                        instance_id=None,
-                        rack_id=None,
-                        member_epoch=3,
-                        client_id="c",
-                        client_host="/10.0.0.7",
-                        subscribed_topic_names=["clicks"],
-                        subscribed_topic_regex=None,
-                        assignment=now(
-                            topic_partitions=[
-                                now.TopicPartitions(
-                                    topic_id=UUID(int=1), topic_name="clicks", partitions=[3]
-                                )
-                            ]
-                        ),
-                        target_assignment=target(
-                            target_partitions=[
-                                target.TargetPartitions(
-                                    topic_id=UUID(int=1), topic_name="clicks", partitions=[4]
-                                )
-                            ]
-                        ),
-                        member_type=1,
-                    )
-                ],
-            )
-        ],
-    )
+def _value(field: Any, value: Any) -> Any:
+    if field.is_struct():
+        return _built(field.data_class, value)
+    if field.is_struct_array():
+        return [_built(field.data_class, one) for one in value]
+    if value is not None and field.type_str in ("bytes", "uuid"):
+        return bytes.fromhex(value) if field.type_str == "bytes" else UUID(value)
+    return value
 
 
 SUBSCRIPTIONS = tuple(
@@ -401,103 +79,6 @@ ASSIGNMENTS = tuple(
         ((), (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 3))),
     )
 )
-
-
-def _of_members(api: Api) -> Any:
-    if api is Api.JOIN_GROUP:
-        member = JoinGroupResponse.JoinGroupResponseMember
-        answer = zip((("m-1", None), ("m-2", "static")), SUBSCRIPTIONS, strict=True)
-        return JoinGroupResponse(
-            throttle_time_ms=0,
-            error_code=0,
-            generation_id=7,
-            protocol_type="consumer",
-            protocol_name="range",
-            leader="m-1",
-            skip_assignment=False,
-            member_id="m-1",
-            members=[
-                member(member_id=name, group_instance_id=static, metadata=metadata)
-                for (name, static), metadata in answer
-            ],
-        )
-    if api is Api.SYNC_GROUP:
-        return SyncGroupResponse(
-            throttle_time_ms=0,
-            error_code=0,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignment=ASSIGNMENTS[1],
-        )
-    if api is Api.HEARTBEAT:
-        return HeartbeatResponse(throttle_time_ms=0, error_code=27)
-    if api is Api.LEAVE_GROUP:
-        left = LeaveGroupResponse.MemberResponse(
-            member_id="m-1", group_instance_id=None, error_code=25
-        )
-        return LeaveGroupResponse(throttle_time_ms=0, error_code=0, members=[left])
-    given = ConsumerGroupHeartbeatResponse.Assignment
-    return ConsumerGroupHeartbeatResponse(
-        throttle_time_ms=0,
-        error_code=0,
-        error_message=None,
-        member_id="m-1",
-        member_epoch=3,
-        heartbeat_interval_ms=5000,
-        assignment=given(
-            topic_partitions=[given.TopicPartitions(topic_id=UUID(int=1), partitions=[0, 2])]
-        ),
-    )
-
-
-def _of_transactions(api: Api) -> Any:
-    if api is Api.DESCRIBE_PRODUCERS:
-        topic = DescribeProducersResponse.TopicResponse
-        writers = [
-            topic.PartitionResponse.ProducerState(
-                producer_id=PRODUCER,
-                producer_epoch=0,
-                last_sequence=3,
-                last_timestamp=5,
-                coordinator_epoch=1,
-                current_txn_start_offset=start,
-            )
-            for start in (7, -1)
-        ]
-        return DescribeProducersResponse(
-            throttle_time_ms=0,
-            topics=[
-                topic(
-                    name="clicks",
-                    partitions=[
-                        topic.PartitionResponse(
-                            partition_index=3,
-                            error_code=0,
-                            error_message=None,
-                            active_producers=writers,
-                        )
-                    ],
-                )
-            ],
-        )
-    if api is Api.LIST_TRANSACTIONS:
-        listed = ListTransactionsResponse.TransactionState(
-            transactional_id="t", producer_id=PRODUCER, transaction_state="Ongoing"
-        )
-        return ListTransactionsResponse(
-            throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[listed]
-        )
-    begun = DescribeTransactionsResponse.TransactionState(
-        error_code=0,
-        transactional_id="t",
-        transaction_state="Ongoing",
-        transaction_timeout_ms=1,
-        transaction_start_time_ms=5,
-        producer_id=PRODUCER,
-        producer_epoch=0,
-        topics=[],
-    )
-    return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[begun])
 
 
 FETCHED = FetchTarget(
@@ -825,8 +406,6 @@ STRANGE_CONFS = (
 
 def conf_document() -> bytes:
     """The same as JSON, for edits of its structure."""
-    import yaml
-
     return json.dumps(yaml.safe_load(CONF), default=str).encode()
 
 

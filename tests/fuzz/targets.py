@@ -29,9 +29,7 @@ from etl.kafka import (
     kafka_python_messages,
     many_partition_messages,
 )
-from etl.kafka import (
-    jafka_broker_type as jafka_errors,
-)
+from etl.kafka import jafka_broker_type as jafka_errors
 from etl.kafka.primitives import Reader
 from etl.kafka.request_values import FetchAnswer
 from etl.kafka.versions import Api, error_of
@@ -76,7 +74,7 @@ from etl.settings.source import parse_timestamp
 from etl.settings.until_and_run_key import parse_bound
 from tests.fakes.batches import Codec, answer, compress
 from tests.fakes.old_logs import OLD_CODECS
-from tests.fuzz import jafka_answers, records, seeds
+from tests.fuzz import records, seeds
 
 MIB = 1 << 20
 LOG = seeds.LOG
@@ -423,7 +421,7 @@ TARGETS: tuple[Target, ...] = (
         (errors.CorruptData,),
     ),
     Target("assignment", group_messages.parse_assignment, seeds.ASSIGNMENTS, (errors.CorruptData,)),
-    Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
+    Target("jafka-answers", records.jafka_answer, records.JAFKA_ANSWERS, (errors.CorruptData,)),
     Target(
         "numbers",
         _numbers,
@@ -432,9 +430,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("error-codes", _code(error_of), (b"\0\0", b"\0\1", b"\xff\xff")),
     Target(
-        "jafka-error-codes",
-        _code(jafka_errors.error_of),
-        (b"\0\0", b"\0\1", b"\xff\xff", b"\0\7"),
+        "jafka-error-codes", _code(jafka_errors.error_of), (b"\0\0", b"\0\1", b"\xff\xff", b"\0\7")
     ),
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
     Target(
@@ -540,11 +536,11 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target(
         "jafka-fetch-to-rows",
-        jafka_answers.to_rows,
-        jafka_answers.FETCHED,
+        records.jafka_to_rows,
+        records.JAFKA_FETCHED,
         (*_FEED, errors.MisalignedOffset),
         floor_bytes=24 * MIB,
-        bad=jafka_answers.REFUSED,
+        bad=records.JAFKA_REFUSED,
     ),
     Target(
         "one-at-a-time",
@@ -650,10 +646,7 @@ TARGETS: tuple[Target, ...] = (
             _DOCUMENT,
             is_json=True,
         )
-        for name, read in (
-            ("plan", _deflated(plan_document.parse_plan)),
-            ("signed-plan", _signed),
-        )
+        for name, read in (("plan", _deflated(plan_document.parse_plan)), ("signed-plan", _signed))
     ),
     *_of_document("applied", seeds.APPLIED),
     *_of_document("coverage", seeds.COVERAGE),

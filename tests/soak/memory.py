@@ -138,9 +138,7 @@ class MemoryCluster:
         return {}
 
     def looked_at(
-        self,
-        doubted: Collection[UnverifiedOffset],
-        leaders: Mapping[TopicPartition, Leader],
+        self, doubted: Collection[UnverifiedOffset], leaders: Mapping[TopicPartition, Leader]
     ) -> dict[TopicPartition, tuple[LookedAt, ...]]:
         """An offset of these logs is a record's: there is none to doubt."""
         assert not doubted

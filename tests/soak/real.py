@@ -2,8 +2,7 @@
 keep writing.
 
 It draws the moments, kills, and checks the table at the end by `tests.chaos.stage.checked`, which
-uses neither the package nor its ledger; the ledger is read here only to report which verb a kill
-hit.
+uses neither the package nor its ledger.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import random
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,17 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL
 from types import TracebackType
-from typing import Self
 
-from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.driver import Driver, send
-from tests.chaos.stage import Checked, Writer, checked, complete_files, summary_of
+from tests.chaos.stage import Checked, Writer, checked, ended, held, summary_of
 from tests.command_result import CommandResult
 from tests.processes import command
 from tests.system.driving import Pipeline
@@ -53,8 +46,6 @@ class Sums:
 
     kills: Counter[str] = field(default_factory=Counter)
     """The killed process."""
-    hit: Counter[str] = field(default_factory=Counter)
-    """How far the run had come."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """Exit codes and outcomes of the runs that ended by themselves."""
     checks: list[Checked] = field(default_factory=list)
@@ -63,7 +54,6 @@ class Sums:
         """Everything as text."""
         sections = (
             ("killed", self.kills),
-            ("the run had come to", self.hit),
             ("runs that ended by themselves", self.outcomes),
         )
         lines = [
@@ -81,19 +71,15 @@ class Sums:
         return "\n".join(lines)
 
 
-class TransactionsWriter:
+class TransactionsWriter(Writer):
     """A producer that writes transactions on a thread of its own, some of them aborted, until the
     end of the block.
     """
 
     def __init__(self, pipeline: Pipeline, seed: str) -> None:
-        self._pipeline, self._random, self._end = pipeline, random.Random(seed), threading.Event()
-        self._thread = threading.Thread(target=self._write, name="transactions", daemon=True)
+        super().__init__(pipeline)
+        self._random = random.Random(seed)
         self._failure: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self,
@@ -101,12 +87,8 @@ class TransactionsWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end.set()
-        self._thread.join(60)
-        if kind is None:
-            assert not self._thread.is_alive() and self._failure is None, (
-                f"the producer failed: {self._failure!r}"
-            )
+        super().__exit__(kind, error, trace)
+        assert kind or self._failure is None, f"the producer failed: {self._failure!r}"
 
     def _write(self) -> None:
         servers = self._pipeline.cluster.bootstrap.split(",")
@@ -135,17 +117,6 @@ class TransactionsWriter:
             producer.abort_transaction()
         else:
             producer.commit_transaction()
-
-
-@dataclass(frozen=True, slots=True)
-class _Stand:
-    """How far the pipeline is, to be compared with how far it was before a run."""
-
-    plan: int
-    in_table: int
-    recorded: bool
-    moved: bool
-    files: frozenset[str]
 
 
 class Soak:
@@ -191,16 +162,13 @@ class Soak:
     def _run_and_kill(self) -> None:
         kill = self._random.choice((_the_driver, _the_driver, _all_at_once, _a_python_worker))
         delay_s = self._random.uniform(0, self._length_s * _LONGER)
-        before = self._stand()
         with Driver(self._pipeline) as driver:
             try:
                 driver.process.wait(delay_s)
             except subprocess.TimeoutExpired:
                 found = kill(driver, self._random)
                 self.sums.kills[found] += 1
-                after = self._stand()
-                self.sums.hit[_come_to(before, after)] += 1
-                print(f"  {found} after {delay_s:.1f} s: {_come_to(before, after)}", flush=True)
+                print(f"  {found} after {delay_s:.1f} s: {held(self._pipeline)}", flush=True)
                 if found == _WORKER:  # the run continues without it
                     self._ended(driver.wait(), _RETRIABLE)
             else:
@@ -208,51 +176,7 @@ class Soak:
 
     def _ended(self, result: CommandResult, allowed: tuple[int, ...]) -> None:
         self.sums.outcomes[summary_of(result)[:90]] += 1
-        assert result.code in allowed, f"{summary_of(result)}\n{result.out}\n{result.err}"
-
-    def _stand(self) -> _Stand:
-        pipeline = self._pipeline
-        there = DeltaTable.is_deltatable(str(pipeline.table))
-        with ZooKeeper(pipeline.cluster.zookeeper_connect) as zookeeper:
-            ledger = PlanLedger(zookeeper, pipeline.group, "clicks").read_ledger()
-            plan = ledger.newest
-            committed = (
-                ConsumerGroup(zookeeper, pipeline.group).committed(plan.loaded_until)
-                if plan
-                else {}
-            )
-        app_id = f"offset-range-etl/{plan.cluster}/{pipeline.group}/clicks" if plan else ""
-        in_table = (
-            DeltaTable(str(pipeline.table)).transaction_version(app_id) if there else None
-        ) or 0
-        moved = plan is not None and all(
-            log in committed and committed[log].offset == to
-            for log, to in plan.loaded_until.items()
-        )
-        return _Stand(
-            plan.number if plan else 0,
-            in_table,
-            ledger.applied is not None,
-            moved,
-            frozenset(complete_files(pipeline)),
-        )
-
-
-def _come_to(before: _Stand, after: _Stand) -> str:
-    """How far a run had come when it was killed, by what it left."""
-    if after.in_table < after.plan:
-        if after.files > before.files:
-            return "append: files written, not committed"
-        if after.plan > before.plan:
-            return "fetch: its plan stored, no file written"
-        return "fetch: replaying an older plan, no file written"
-    if after.in_table == before.in_table:
-        if after.moved:
-            return "before the plan was stored, or nothing new"
-        return "before the last run's offsets were moved"
-    if not after.recorded:
-        return "commit: in the table, not recorded"
-    return "commit: all offsets moved" if after.moved else "commit: recorded, offsets not moved"
+        ended(result, *allowed)
 
 
 _WORKER = "a Python worker"

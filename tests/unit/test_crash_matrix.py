@@ -4,20 +4,18 @@ its pages keep results of cases that were not played again.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.chaos import cases_kill, cases_zombie
-from tests.chaos.collected import ALL
-from tests.chaos.on_stores import cases_on
-from tests.chaos.published import Published, rendered
-from tests.chaos.published_on_stores import PublishedOnStores
-from tests.chaos.rows import ROWS
+from tests.chaos.collected import ALL, ROWS, cases_on
+from tests.chaos.published import Published, PublishedOnStores, rendered
 from tests.chaos.stage import Case, CaseResult, Checked, Stage, checked
 from tests.chaos.writes import WRITES
 from tests.stores.servers import STORES
@@ -84,130 +82,24 @@ def test_every_case_has_a_name_of_its_own_and_the_short_form_has_what_takes_real
     )
 
 
+def test_the_arguments_of_each_case_are_those_of_the_function_that_plays_it() -> None:
+    for case in (*ALL, *(one for store in STORES for one in cases_on(store))):
+        assert isinstance(case.play, partial), case.name
+        inspect.signature(case.play.func).bind(None, **case.play.keywords)
+
+
 @pytest.mark.parametrize("row", [28, 29])
 def test_other_generations_are_killed_where_kafka_is_and_see_the_same_two_drivers(row: int) -> None:
     again = [case.name.rpartition(", ")[0] for case in ALL if case.row == row]
     assert again == [
         case.name
-        for case in (*cases_kill.CASES, *cases_zombie.CASES)
-        if case.row in (*range(1, 9), 10)
+        for case in ALL
+        if case.row in (*range(1, 9), 10) and not case.name.startswith("SIG")
     ]
 
 
 def names_of(row: int) -> list[str]:
     return [case.name for case in ALL if case.row == row]
-
-
-def test_each_kind_of_void_hand_over_is_played_on_a_new_table_and_on_one_with_a_plan() -> None:
-    void = [name.removeprefix("void: ") for name in names_of(33) if name.startswith("void: ")]
-    kinds = ["nobody owns a partition", "another owns a partition", "another committed"]
-    more = ["a rival", "in another plan's place"]
-    named = [[name for kind in some for name in (kind, f"{kind}, later")] for some in (kinds, more)]
-    assert void == [
-        *named[0],
-        "each time",
-        "set back",
-        "deleted",
-        *named[1],
-        "its answer lost",
-        "killed",
-    ]
-    assert {
-        "hand-over behind a lost session",
-        "another driver's plan before ours",
-        "answer of the hand-over lost",
-    } <= set(names_of(33))
-
-
-def test_a_member_is_killed_at_each_step_from_its_registration_to_its_leaving() -> None:
-    killed = {name.removeprefix("member killed: ").partition(",")[0] for name in names_of(34)}
-    assert killed == {
-        "registered",
-        "claiming",
-        "settled",
-        "handing over",
-        "handed over",
-        "fetching",
-        "before it writes",
-        "appended",
-        "recorded",
-        "letting go",
-        "leaving",
-    }
-
-
-def test_a_member_of_kafkas_own_group_is_killed_and_refused_at_each_step_too() -> None:
-    killed = {
-        name.removeprefix("coordinated member killed: ").partition(",")[0]
-        for name in names_of(38)
-        if "killed: " in name
-    }
-    assert killed == {
-        "joining",
-        "sharing",
-        "settled",
-        "stored",
-        "handing over",
-        "marking",
-        "handed over",
-        "before it writes",
-        "appended",
-        "recorded",
-        "leaving",
-    }
-    others = {
-        name.removeprefix("coordinated: ")
-        for name in names_of(38)
-        if name.startswith("coordinated: ")
-    }
-    assert {
-        "void",
-        "answer of the commit lost",
-        "coordinator moved",
-        "asleep before its commit",
-        "nobody can tell, it was not",
-    } <= others
-    assert {
-        "void each time",
-        "void, killed as it is marked, request",
-        "asleep before its commit, static",
-    } <= others
-
-
-def test_a_member_that_commits_after_its_append_is_killed_around_that_commit() -> None:
-    named = [name.removeprefix("behind the append") for name in names_of(39)]
-    assert named == [
-        *(
-            f": {name}"
-            for name in (
-                "killed settled",
-                "killed stored",
-                "killed before it writes",
-                "killed appended",
-                "killed moved",
-                "killed as it moves offsets, request",
-                "killed as it moves offsets, answer",
-                "taken",
-                "asleep",
-            )
-        ),
-        *(
-            f", in Kafka: {name}"
-            for name in (
-                "killed settled",
-                "killed stored",
-                "killed before it writes",
-                "killed appended",
-                "killed moved",
-                "killed as it commits",
-                "taken",
-                "answer lost",
-                "each answer lost",
-                "asleep",
-                "coordinator moved",
-            )
-        ),
-    ]
 
 
 def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:

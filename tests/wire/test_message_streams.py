@@ -236,9 +236,10 @@ def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partitio
         time.sleep(0.2)
         assert len(broker.fetched) <= fetches + 1, "a full queue stops the fetches"
         assert 10 <= stream.queue.count <= 10 + 2 * 4
-        assert Counter(record.topic_partition for record in taken(stream, 320)) == {P0: 160, P1: 160}, (
-            "and all of it comes"
-        )
+        assert Counter(record.topic_partition for record in taken(stream, 320)) == {
+            P0: 160,
+            P1: 160,
+        }, "and all of it comes"
 
 
 def test_queued_records_are_columns_until_a_record_is_taken(

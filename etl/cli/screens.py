@@ -394,7 +394,7 @@ def show_lag(lags: Lags) -> None:
             partition.lag,
             _size_or_none(partition.estimated_bytes),
             _time_or_none(partition.behind_s),
-            _time_or_none(partition.headroom.seconds),
+            _time_or_none(partition.headroom.seconds_left),
         )
         rows.append(row)
     lag = "lag in bytes" if is_physical else "lag"

@@ -62,6 +62,7 @@ from etl.model.partitions import Broker, KafkaGroup, Membership, TopicPartition,
 from etl.model.plans import Plan
 from etl.model.security import EVERYBODY, Acl
 from etl.model.snapshot import Ledger
+from etl.report.describe import counted
 from etl.run.discovery import Discovery, configured_family
 from etl.run.live_services import unspoken
 from etl.settings.choices import OnActiveMembers, OnNoLeader, OnOwned, OwnershipMode, split_address
@@ -534,7 +535,7 @@ def _leaderless_line(name: str, leaderless: list[TopicPartition], findings: Find
         }
         return advice(
             name,
-            f"{len(leaderless)} partitions are on unavailable brokers "
+            f"{counted(len(leaderless), 'partition')} of unavailable brokers "
             f"({', '.join(map(str, sorted(broker_ids)))}): "
             f"{first_names(list(map(str, leaderless)))}",
             "Check these brokers. A run leaves the partitions for a later run",
@@ -542,7 +543,7 @@ def _leaderless_line(name: str, leaderless: list[TopicPartition], findings: Find
     replicas = _describe_replicas(leaderless, findings)
     described = [f"{partition}{replicas[partition]}" for partition in leaderless]
     named = first_names(described)
-    message = f"{len(leaderless)} partitions have no leader: {named}"
+    message = f"{counted(len(leaderless), 'partition')} without a leader: {named}"
     action = "Check the brokers that host their replicas"
     if source.on_no_leader is OnNoLeader.SKIP:
         return advice(name, message, f"{action}. A run leaves them out (source.on_no_leader: skip)")
@@ -599,7 +600,8 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
     yield from _other_pipelines(name, ledger, names)
 
 
-def _other_consumers(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
+def _other_consumers(name: str, findings: Findings, topics: set[str]) -> Iterator[Line]:
+    """Report live consumers of the group and owners of its partitions, and what a run does then."""
     settings = findings.settings
     zookeeper_group = _consumer_group(findings)
     kafka_group, protocol_error = _kafka_group(findings)
@@ -619,6 +621,7 @@ def _other_consumers(name: str, findings: Findings, names: set[str]) -> Iterator
         same_protocol, other_protocol = in_zookeeper, in_kafka
     if protocol_error:
         yield failed(name, protocol_error)
+        return
     if is_member(settings) and not other_protocol:
         partners = "no other consumer: none is alive"
         if same_protocol:
@@ -631,7 +634,7 @@ def _other_consumers(name: str, findings: Findings, names: set[str]) -> Iterator
         partitions += [partition.partition for partition in topic.partitions]
     live = (*in_zookeeper, *in_kafka)
     owners = foreign_owners(
-        {**members_as_owners(kafka_group, partitions), **zookeeper_group.owners(names)}, settings
+        {**members_as_owners(kafka_group, partitions), **zookeeper_group.owners(topics)}, settings
     )
     if live:
         yield _live_consumers_line(name, live, settings.group.on_active_members)
@@ -645,7 +648,7 @@ _STOP_THEM = "Check that they are stopped; a crashed one leaves after its sessio
 
 
 def _live_consumers_line(name: str, live: tuple[str, ...], policy: OnActiveMembers) -> Line:
-    message = f"{len(live)} live consumers are registered in the group: {first_names(live)}"
+    message = f"{counted(len(live), 'live consumer')} registered in the group: {first_names(live)}"
     if policy is OnActiveMembers.SKIP:
         action = "No action is needed: a run loads the partitions that none of them owns"
         return advice(name, message, action)
@@ -654,7 +657,7 @@ def _live_consumers_line(name: str, live: tuple[str, ...], policy: OnActiveMembe
 
 def _owners_line(name: str, owners: Mapping[TopicPartition, str], policy: OnOwned) -> Line:
     partition, owner = min(owners.items())
-    message = f"{len(owners)} partitions are owned, {partition} by {owner}"
+    message = f"{counted(len(owners), 'partition')} owned by others, {partition} by {owner}"
     if policy is OnOwned.FAIL:
         return failed(name, Owned(message, action=_STOP_THEM))
     action = "No action is needed: a run leaves these partitions to their owners"
@@ -711,7 +714,7 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
         consumers = ", ".join(sorted(members.members)[:_NAMES_SHOWN])
         yield advice(
             name,
-            f"{len(members.members)} live consumers are in group {mirror}: {consumers}",
+            f"{counted(len(members.members), 'live consumer')} in group {mirror}: {consumers}",
             "Set group.mirror_group to a group id that no consumer uses. "
             "Until then runs leave this group's offsets alone and report it",
         )

@@ -20,7 +20,7 @@ from etl.commands.operator_decisions import (
 )
 from etl.commands.operator_session import operator_session, plan_of_command
 from etl.decide.loaded_intervals import subtract_intervals
-from etl.decide.member_offsets import metadata_named_by_command
+from etl.decide.member_offsets import read_by_others_of_command
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (
     foreseen_by_command,
@@ -307,7 +307,7 @@ def _reject_loaded(
     for each in loaded:
         read_by_others += each.plan.losses.read_by_others
         lost_records += each.plan.losses.stale_rows
-    read_by_others += metadata_named_by_command(stands.state)
+    read_by_others += read_by_others_of_command(stands.state)
     lost_records += stands.old.losses.stale_rows
 
     incarnations = stands.old.incarnations

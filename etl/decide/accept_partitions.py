@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from etl.decide.byte_offsets import misaligned_partitions, reject_misaligned_offset
-from etl.decide.member_offsets import metadata_named_by_command, reject_replacing
+from etl.decide.member_offsets import read_by_others_of_command, reject_replacing
 from etl.decide.offsets import starts_anew, starts_of
 from etl.decide.plan import shape_of_rows
 from etl.decide.plan_replacement import (
@@ -562,7 +562,7 @@ def plan_reset(
     plan = _reset(inherited, accepted, snapshot, settings, request, now_ms=now_ms)
     return replace(
         plan,
-        losses=replace(plan.losses, lost=losses, read_by_others=metadata_named_by_command(state)),
+        losses=replace(plan.losses, lost=losses, read_by_others=read_by_others_of_command(state)),
     )
 
 

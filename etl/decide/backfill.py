@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.loaded_intervals import OFFSETS_END, subtract_intervals
-from etl.decide.plan import divide_caps, reading_of
+from etl.decide.plan import divide_caps, reading_of, reject_leaderless
 from etl.decide.replay import Bound, OffsetsOfTimes, ReplayRequest, plan_that_moves_nothing
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
@@ -44,7 +44,6 @@ from etl.errors import (
 from etl.model.partitions import TopicPartition, is_named
 from etl.model.plans import BackfillPayload, Loss, Losses, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Backfill, LoadedIntervals, Snapshot, UpToDate
-from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
@@ -264,12 +263,7 @@ def _reject_unavailable(left: Intervals, snapshot: Snapshot, settings: Settings)
             message = "The partition does not exist any more, or the conf does not select its topic"
             action = "Check source.topics, and whether the topic was deleted"
             raise NeedsDecision(message, **partition.place, action=action)
-        if settings.source.on_no_leader is OnNoLeader.FAIL:
-            action = (
-                "Check the brokers that host its replicas, "
-                "or set source.on_no_leader: skip to continue without it"
-            )
-            raise BrokerUnreachable("The partition has no leader", **partition.place, action=action)
+        reject_leaderless([partition], settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,8 @@ def _reason_of_expiry(
             f"{_format_duration(within_s)} (retention.ms {retention.ms:,})"
         )
     size = (offsets.end_offset - start) * snapshot.bytes_per_offset.get(partition, 0.0)
-    if retention.bytes is not None and size >= NEARLY_FULL * retention.bytes:
+    is_full = retention.bytes is not None and size >= NEARLY_FULL * retention.bytes
+    if is_full and not retention.is_tiered:
         return f"about {round(size):,} bytes are kept of {retention.bytes:,} (retention.bytes)"
     return None
 
@@ -278,15 +279,15 @@ def _movement(
 class Headroom:
     """Time and bytes left before retention may delete a record, at the earliest."""
 
-    seconds: float | None = None
+    seconds_left: float | None = None
     """0: it may be deleted from now on."""
-    bytes: int | None = None
+    bytes_left: int | None = None
     """Number of bytes that may still be written, by `retention.bytes` and the average size of the
     records; None: no such limit is known.
     """
-    rests_on: str | None = None
+    estimated_from: str | None = None
     """Basis of the estimate."""
-    why: str | None = None
+    unknown_because: str | None = None
     """Reason why the time is unknown."""
 
 
@@ -304,14 +305,16 @@ def headroom(
         movement = _movement(partition, offsets.log_start_offset, snapshot, now_ms)
         if movement is None:
             return Headroom(
-                why=(
+                unknown_because=(
                     "neither the brokers report the topic's retention, nor do plans show a "
                     "movement of its log start"
                 )
             )
         moved_by, elapsed_s = movement
         left_s = (offset - offsets.log_start_offset) * elapsed_s / moved_by
-        return Headroom(left_s, rests_on="the movement of the log start since the newest plan")
+        return Headroom(
+            left_s, estimated_from="the movement of the log start since the newest plan"
+        )
     bytes_left = None
     bytes_per_offset = snapshot.bytes_per_offset.get(partition)
     if retention.bytes is not None and bytes_per_offset is not None and not retention.is_tiered:
@@ -319,19 +322,19 @@ def headroom(
         bytes_left = max(0, retention.bytes - size)
     if retention.ms is not None and oldest.timestamp_ms is not None:
         left_s = (oldest.timestamp_ms + retention.ms - now_ms) / 1000
-        return Headroom(max(0.0, left_s), bytes_left, rests_on="retention.ms")
+        return Headroom(max(0.0, left_s), bytes_left, estimated_from="retention.ms")
     if retention.ms is not None:
         reason = (
             "the topic has a retention.ms, but its oldest unread record has no known time: "
             f"{oldest.why}"
         )
-        return Headroom(bytes=bytes_left, why=reason)
+        return Headroom(bytes_left=bytes_left, unknown_because=reason)
     if retention.bytes is not None:
         reason = "only retention.bytes limits the partition, and its growth rate is unknown"
-        return Headroom(bytes=bytes_left, why=reason)
+        return Headroom(bytes_left=bytes_left, unknown_because=reason)
     if retention.is_compacted:
-        return Headroom(why="a newer record of its key may replace it at any time")
-    return Headroom(why="the topic keeps its records")
+        return Headroom(unknown_because="a newer record of its key may replace it at any time")
+    return Headroom(unknown_because="the topic keeps its records")
 
 
 def _format_duration(seconds: float) -> str:

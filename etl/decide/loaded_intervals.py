@@ -722,11 +722,7 @@ def find_missing(
     log_start: int,
 ) -> MissingOffsets | None:
     """Return which of the wanted offsets [from, until) are not loaded; None: all are loaded."""
-    gaps: list[tuple[int, int]] = []
-    start, end = wanted
-    while (gap := first_gap(loaded, start, end)) is not None:
-        gaps.append(gap)
-        start = gap[1]
+    gaps = list(subtract_intervals(wanted, loaded))
     if not gaps:
         return None
     gone = 0

@@ -289,7 +289,7 @@ def read_by_others(last: Plan, passed: Mapping[TopicPartition, int]) -> tuple[Re
     return tuple(found)
 
 
-def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
+def read_by_others_of_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
     """Return what others read, for a command's plan after the last one or instead of a stored one.
 
     A plan that replaces a stored one names the same offsets as that one.

@@ -296,7 +296,7 @@ def plan_from(
         for partition, position in last.loaded_until.items():
             reached[partition] = min(position, known.get(partition, position))
         reject_recreated_or_truncated(last, snapshot, reached)
-    _reject_leaderless(snapshot, settings)
+    reject_leaderless(snapshot.leaderless, settings)
 
     readings = _readings(known, last, snapshot, settings, asking)
     is_replacement = last is not None and last.number == number
@@ -571,14 +571,18 @@ def _above_the_end(partition: TopicPartition, wanted: int, snapshot: Snapshot) -
     return BadOffset(message, action=action, **place)
 
 
-def _reject_leaderless(snapshot: Snapshot, settings: Settings) -> None:
-    if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
-        partition = min(snapshot.leaderless)
+def reject_leaderless(partitions: Collection[TopicPartition], settings: Settings) -> None:
+    """Reject partitions without a leader, if the policy is `fail`. Raises BrokerUnreachable.
+
+    A stored plan that reads such a partition: `plan_replacement`.
+    """
+    if partitions and settings.source.on_no_leader is OnNoLeader.FAIL:
         action = (
             "Check the brokers that host its replicas. "
             "To continue without the partition, set source.on_no_leader: skip"
         )
-        raise BrokerUnreachable("The partition has no leader", **partition.place, action=action)
+        place = min(partitions).place
+        raise BrokerUnreachable("The partition has no leader", **place, action=action)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from typing import TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.loaded_intervals import subtract_intervals
-from etl.decide.member_offsets import metadata_named_by_command, reject_replacing
+from etl.decide.member_offsets import read_by_others_of_command, reject_replacing
 from etl.decide.offsets import starts_of
 from etl.decide.partition_owners import owned_error
 from etl.decide.plan import shape_of_rows
@@ -421,7 +421,7 @@ def plan_set(
         losses=replace(
             plan.losses,
             lost=tuple(_losses(stands, moves, snapshot)),
-            read_by_others=metadata_named_by_command(stands.state),
+            read_by_others=read_by_others_of_command(stands.state),
         ),
         cluster=replace(old.cluster, id=snapshot.cluster.id),
         commit=PlannedCommit(storage=snapshot.group.storage),

@@ -198,14 +198,14 @@ def _paused_by_command(
             headrooms.append(left)
     why_unknown = "unknown reason"
     for left in headrooms:
-        if left.why:
-            why_unknown = left.why
+        if left.unknown_because:
+            why_unknown = left.unknown_because
             break
     return PausedPartitions(
         pauses,
         partitions,
         unread=aggregate_known(sum, counts),
-        headroom_s=aggregate_known(min, [left.seconds for left in headrooms]),
+        headroom_s=aggregate_known(min, [left.seconds_left for left in headrooms]),
         why_unknown=why_unknown,
     )
 
@@ -281,9 +281,9 @@ class PartitionLag:
             "estimated_bytes": self.estimated_bytes,
             "oldest_unread_at": format_time(self.oldest_ms),
             "behind_s": self.behind_s,
-            "headroom_s": self.headroom.seconds,
-            "headroom_rests_on": self.headroom.rests_on,
-            "headroom_bytes": self.headroom.bytes,
+            "headroom_s": self.headroom.seconds_left,
+            "headroom_rests_on": self.headroom.estimated_from,
+            "headroom_bytes": self.headroom.bytes_left,
             "unknown": dict(self.unknown),
             "paused": describe_pause(self.paused),
         }
@@ -312,8 +312,8 @@ class Lags:
         lag = aggregate_known(sum, (partition.lag for partition in known))
         sizes = [partition.estimated_bytes for partition in known]
         times_behind = [partition.behind_s for partition in known]
-        seconds_left = [partition.headroom.seconds for partition in known]
-        bytes_left = [partition.headroom.bytes for partition in known]
+        seconds_left = [partition.headroom.seconds_left for partition in known]
+        bytes_left = [partition.headroom.bytes_left for partition in known]
         records_at_most = lag
         if any(partition.partition.is_physical for partition in self.partitions):
             records_at_most = None
@@ -404,8 +404,8 @@ def _row(
     unknown: dict[str, str] = {}
     size = _size(partition, lag, snapshot, unknown)
     left = headroom(partition, unread_from_offset, oldest, snapshot, now_ms=now_ms)
-    if left.why:
-        unknown["headroom_s"] = left.why
+    if left.unknown_because:
+        unknown["headroom_s"] = left.unknown_because
     if oldest.timestamp_ms is None:
         unknown["behind_s"] = oldest.why or "unknown reason"
         return PartitionLag(partition, extent, position, lag, size, headroom=left, unknown=unknown)

@@ -229,9 +229,11 @@ class _Series:
             "lag_bytes": size,
             "oldest_unread_age_seconds": aggregate_known(max, ages),
             "retention_headroom_seconds": aggregate_known(
-                min, (left.seconds for left in headrooms)
+                min, (left.seconds_left for left in headrooms)
             ),
-            "retention_headroom_bytes": aggregate_known(min, (left.bytes for left in headrooms)),
+            "retention_headroom_bytes": aggregate_known(
+                min, (left.bytes_left for left in headrooms)
+            ),
         }
         for name, value in values.items():
             if value is not None:

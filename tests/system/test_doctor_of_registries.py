@@ -65,7 +65,7 @@ def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_reported(of_jafka: 
         "Jafka, or Kafka 0.7, partitions led: 1",
     )
     away, _, there = verdicts(zookeeper_lines.topics("topics", of_jafka))
-    assert away == (Verdict.ADVICE, "1 partitions are on unavailable brokers (2): clicks 2-0")
+    assert away == (Verdict.ADVICE, "1 partition of unavailable brokers (2): clicks 2-0")
     assert there == (Verdict.OK, "clicks; partitions: 2")
     assert verdicts(zookeeper_lines.group("group", of_jafka)) == [
         (Verdict.OK, "group: no live consumer, no owner, no driver")
@@ -111,7 +111,7 @@ def test_a_partition_of_kafka_without_a_leader_is_reported_with_the_brokers_of_i
     assert (verdict, found) == (
         Verdict.ADVICE,
         (
-            "5 partitions have no leader: clicks 0 (replicas on brokers 1 2, last in sync: 2), "
+            "5 partitions without a leader: clicks 0 (replicas on brokers 1 2, last in sync: 2), "
             "clicks 1 (replicas on brokers 1 2), clicks 2 and 2 more"
         ),
     )

@@ -74,7 +74,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_reports_unknown_facts_and_abs
     findings = findings_of(metadata, assume_cluster_id="old", broker_type="jafka")
     gone, known, there = doctor_services.topics("topics", findings)
     assert (gone.verdict, known.verdict, there.verdict) == (Verdict.ADVICE, Verdict.OK, Verdict.OK)
-    assert "1 partitions are on unavailable brokers (2): clicks 2-0" in gone.found
+    assert "1 partition of unavailable brokers (2): clicks 2-0" in gone.found
     assert "timestamps" in known.found and "segments" in known.found
     assert there.found == "clicks; partitions: 2"
 

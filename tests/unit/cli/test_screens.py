@@ -114,7 +114,7 @@ def test_the_lag_of_the_table_is_shown_by_partition_then_in_total_then_the_unkno
 ) -> None:
     first, second = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
     extent = {"log_start": 0, "log_end": 300}
-    headroom = Headroom(12_000.0, rests_on="retention.ms")
+    headroom = Headroom(12_000.0, estimated_from="retention.ms")
     unknown = {"lag": "it has no leader"}
     partitions = (
         PartitionLag(first, extent, 100, 200, 4_000, 1_699_999_875_000, 125.0, headroom),

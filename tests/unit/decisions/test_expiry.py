@@ -119,7 +119,11 @@ def test_without_retention_of_brokers_the_movement_of_the_log_start_counts(
 def test_a_log_start_without_a_known_movement_predicts_nothing(ledger: Ledger) -> None:
     assert soon(snapshot_of(ledger=ledger), OffsetRange(A, 100, 1_000)) == ()
     found = room(snapshot_of(ledger=ledger))
-    assert (found.seconds, found.bytes, found.rests_on) == (None, None, None) and found.why
+    assert (found.seconds_left, found.bytes_left, found.estimated_from) == (
+        None,
+        None,
+        None,
+    ) and found.unknown_because
 
 
 def test_a_topic_without_limits_never_expires() -> None:
@@ -146,7 +150,7 @@ def room(
 def test_a_record_outlasts_retention_ms_from_its_own_time_on(age_s: float, left_s: float) -> None:
     assert room(
         snapshot_of(retention={"clicks": Retention(ms=HOUR * 1000)}), age_s=age_s
-    ) == Headroom(left_s, rests_on="retention.ms")
+    ) == Headroom(left_s, estimated_from="retention.ms")
 
 
 @pytest.mark.parametrize(("offset", "left"), [(1_000, 9_000), (400, 3_000), (100, 0)])
@@ -154,8 +158,11 @@ def test_expiry_by_size_is_reported_in_bytes_that_may_arrive_and_not_as_a_time(
     offset: int, left: int
 ) -> None:
     found = room(snapshot_of(retention={"clicks": Retention(bytes=9_000)}), offset)
-    assert (found.bytes, found.seconds) == (left, None)
-    assert found.why == "only retention.bytes limits the partition, and its growth rate is unknown"
+    assert (found.bytes_left, found.seconds_left) == (left, None)
+    assert (
+        found.unknown_because
+        == "only retention.bytes limits the partition, and its growth rate is unknown"
+    )
 
 
 def test_of_two_limits_both_are_reported() -> None:
@@ -174,14 +181,18 @@ def test_of_two_limits_both_are_reported() -> None:
 def test_without_a_known_size_of_the_log_no_bytes_are_estimated(
     changes: dict[str, Any],
 ) -> None:
-    assert room(snapshot_of(**changes)).bytes is None
+    assert room(snapshot_of(**changes)).bytes_left is None
 
 
 def test_a_record_without_a_timestamp_has_no_time_of_expiry() -> None:
     found = room(
         snapshot_of(retention={"clicks": Retention(ms=1)}), age_s=None, why="its format has none"
     )
-    assert found.seconds is None and found.why and found.why.endswith("its format has none")
+    assert (
+        found.seconds_left is None
+        and found.unknown_because
+        and found.unknown_because.endswith("its format has none")
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +203,7 @@ def test_a_record_without_a_timestamp_has_no_time_of_expiry() -> None:
     ],
 )
 def test_without_a_limit_none_is_reported(retention: Retention, why: str) -> None:
-    assert room(snapshot_of(retention={"clicks": retention})) == Headroom(why=why)
+    assert room(snapshot_of(retention={"clicks": retention})) == Headroom(unknown_because=why)
 
 
 @pytest.mark.parametrize(("offset", "left_s"), [(400, HOUR), (100, 0)])
@@ -200,7 +211,9 @@ def test_without_limits_of_brokers_the_headroom_follows_the_movement_of_the_log_
     offset: int, left_s: float
 ) -> None:
     found = room(snapshot_of(ledger=ledger_of({A: 0}, 1_200)), offset, age_s=None)
-    assert found == Headroom(left_s, rests_on="the movement of the log start since the newest plan")
+    assert found == Headroom(
+        left_s, estimated_from="the movement of the log start since the newest plan"
+    )
 
 
 def test_tasks_with_endangered_ranges_come_first_and_those_ranges_first_in_them() -> None:

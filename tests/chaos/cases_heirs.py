@@ -128,7 +128,11 @@ def inherited_under_a_sleeper(
 def inherited_while_writing(stage: Stage) -> CaseResult:
     """The same, with half of the files written, and the workers paused, too."""
     old = held_pipeline(stage, loaded=True)
-    with short_session(old), amid_its_files(stage, old, stage.writes.tasks // 2) as (zombie, hold):
+    files = stage.writes.tasks // 2
+    with (
+        short_session(old),
+        amid_its_files(stage, old, files, producing=False) as (zombie, hold),
+    ):
         zombie.pause_all()
         hold.release()
         return _overtaken_by_an_heir(old, zombie)

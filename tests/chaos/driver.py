@@ -193,14 +193,20 @@ def kill_command(pipeline: Pipeline, place: str, *words: str) -> None:
 
 @contextlib.contextmanager
 def amid_its_files(
-    stage: Stage, pipeline: Pipeline, files: int, tasks: int | None = None
+    stage: Stage,
+    pipeline: Pipeline,
+    files: int,
+    tasks: int | None = None,
+    *,
+    producing: bool = True,
 ) -> Iterator[tuple[Driver, Hold]]:
-    """A run, while a producer writes, at the moment when so many of its files are there and its
-    other tasks have rows that are not written.
+    """A run at the moment when so many of its files are there and its other tasks have rows that
+    are not written. `producing`: a producer writes until the block ends.
     """
     known, tasks = complete_files(pipeline), tasks or stage.writes.tasks
     hold = Hold(pipeline.folder / "marks", files)
-    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
+    writing = stage.writing(pipeline) if producing else contextlib.nullcontext()
+    with writing, Driver(pipeline, hold=hold) as driver:
         driver.wait_for("rows in every task", lambda: len(hold.workers()) == tasks)
         driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline) - known) == files)
         yield driver, hold

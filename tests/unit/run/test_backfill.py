@@ -1,10 +1,11 @@
-"""A backfill on a fake cluster: each offset is in the table once, wherever it is killed and
-whichever driver runs at the same time.
+"""A backfill on a fake cluster: what it loads, what it refuses, what it says, and how it continues
+after a crash, a change of its partitions, or a command.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +24,11 @@ from etl.errors import (
     NotReady,
     OffsetMoved,
     Owned,
+    PartitionTruncated,
     SettingsError,
 )
 from etl.model.partitions import TopicPartition, parse_named
+from etl.model.plans import Plan
 from etl.report.describe import format_time
 from etl.report.run_progress import Outcome
 from etl.run.replay import replay
@@ -148,88 +151,6 @@ def test_killed_at_any_change_it_is_resumed_and_loads_each_offset_once(moment: i
     assert outcomes(report) == [Outcome.ALREADY_LOADED], "a retry after success loads nothing"
 
 
-@pytest.mark.parametrize("first", range(0, MOMENTS, 5))
-def test_crashes_one_after_the_other_lose_and_double_nothing_of_a_backfill(first: int) -> None:
-    for second in range(0, MOMENTS, 4):
-        outside = live(3, 3, 3)
-        for moment in (first, second):
-            with contextlib.suppress(Crash):
-                filled(outside, backfill_request(0, 3), crash_at_moment(moment))
-            reject_twice(outside)
-        filled(outside, backfill_request(0, 3))
-        reject_lacking(outside)
-
-
-@pytest.mark.parametrize("moment", range(MOMENTS))
-@pytest.mark.parametrize(
-    "other", ["the same", "one that overlaps", "the live pipeline", "set back"]
-)
-def test_any_run_in_the_middle_of_a_backfill_loads_no_offset_twice(moment: int, other: str) -> None:
-    outside, done, at_moment = (
-        started(3, 3, 3) if other == "set back" else live(3, 3, 3),
-        list[int](),
-        iter(range(10_000)),
-    )
-
-    def meanwhile(step: str, when: When) -> None:
-        if next(at_moment) == moment and not done:
-            done.append(1)
-            with contextlib.suppress(EtlError):
-                if other == "the same":
-                    filled(outside, backfill_request(0, 3))
-                elif other == "one that overlaps":
-                    filled(outside, backfill_request(1, 3), name="new")
-                elif other == "set back":
-                    set_to(outside, CAPPED, a=1)
-                    run(outside, CAPPED)
-                else:
-                    grow(outside, 1, 0, 2)
-                    run(outside, CAPPED)
-
-    with contextlib.suppress(EtlError):
-        filled(outside, backfill_request(0, 3), meanwhile)
-    reject_twice(outside)
-    for name, what in (("old", backfill_request(0, 3)), ("new", backfill_request(1, 3))):
-        with contextlib.suppress(EtlError):
-            filled(outside, what, name=name)
-    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
-    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
-        reject_twice(outside)
-    assert done
-    reject_lacking(outside)
-
-
-@pytest.mark.parametrize("moment", range(MOMENTS))
-@pytest.mark.parametrize("other", ["a run", "another backfill", "the same under its name again"])
-def test_a_deleted_backfill_whose_driver_slept_doubles_nothing(moment: int, other: str) -> None:
-    """It is suspended at a moment, its session is lost, the backfill is deleted, others work, and
-    it continues.
-    """
-    outside, done, at_moment = live(3, 3, 3), list[int](), iter(range(10_000))
-    again = backfill_request(0, 3, only_missing=True)
-
-    def meanwhile(step: str, when: When) -> None:
-        if next(at_moment) == moment and not done:
-            done.append(1)
-            outside.backfills.clear()
-            if other == "a run":
-                grow(outside, 1, 0, 2)
-                run(outside, CAPPED)
-            elif other == "another backfill":
-                filled(outside, again, name="rest")
-            else:
-                filled(outside, again)
-
-    with contextlib.suppress(EtlError):
-        filled(outside, backfill_request(0, 3), meanwhile)
-    reject_twice(outside)
-    filled(outside, again, name="what-is-left")
-    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
-        reject_twice(outside)
-    assert done
-    reject_lacking(outside)
-
-
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_a_stored_plan_of_a_backfill_obliges_no_run(moment: int) -> None:
     """It is killed, and retention deletes its offsets: runs continue as if there were none."""
@@ -247,34 +168,20 @@ def test_a_stored_plan_of_a_backfill_obliges_no_run(moment: int) -> None:
     assert {(LOGS[0], 5), (LOGS[2], 5), (LOGS[2], 6)} <= set(outside.rows())
 
 
-def test_an_offset_that_another_client_moved_behind_a_backfill_is_found() -> None:
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["it works on", "it dies"])
+def test_an_offset_that_another_client_moved_beside_a_backfill_is_found(is_stopped: bool) -> None:
     outside = live(3, 3, 3)
-    with pytest.raises(OffsetMoved):
-        filled(outside, backfill_request(0, 3), at=moves_offset_at(outside, "fetch"))
-    grow(outside, 3, 0, 0)
-    with pytest.raises(OffsetMoved):
-        run(outside, CAPPED)
-
-
-def test_an_offset_that_another_client_moved_beside_a_stored_plan_of_a_backfill_is_found() -> None:
-    outside = live(3, 3, 3)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
-    outside.move_offset(LOGS[0], 4)
-    with pytest.raises(OffsetMoved):
-        run(outside, CAPPED)
-
-
-def moves_offset_at(outside: Outside, stop: str) -> Any:
-    """Another client moves an offset when the first plan comes to this step."""
-    done = list[int]()
 
     def at(step: str, when: When) -> None:
-        if step == stop and not done:
-            done.append(1)
+        if (step, when) == ("fetch", When.BEFORE):
             outside.move_offset(LOGS[0], 4)
+            if is_stopped:
+                raise Crash(step)
 
-    return at
+    with pytest.raises(Crash if is_stopped else OffsetMoved):
+        filled(outside, backfill_request(0, 3), at)
+    with pytest.raises(OffsetMoved):
+        run(outside, CAPPED)
 
 
 def test_a_deleted_backfill_ends_after_its_present_plan_and_its_name_is_free() -> None:
@@ -289,17 +196,6 @@ def test_a_deleted_backfill_ends_after_its_present_plan_and_its_name_is_free() -
     loaded = len(outside.rows())
     assert 6 < loaded < 15, "the present plan is in the table"
     filled(outside, backfill_request(0, 3, only_missing=True))
-    reject_lacking(outside)
-
-
-def test_two_backfills_that_overlap_share_what_is_loaded() -> None:
-    outside = live(3, 3, 3)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at("create backfill", When.AFTER))
-    filled(outside, backfill_request(1, 3), name="new")
-    assert left(outside) == {partition: ((0, 1),) for partition in LOGS}
-    report = filled(outside, None)
-    assert outcomes(report)[-1] is Outcome.BACKFILL_DONE
     reject_lacking(outside)
 
 
@@ -324,41 +220,40 @@ def test_a_ledger_that_is_restored_during_a_run_gets_no_plan_of_it() -> None:
     reject_lacking(outside)
 
 
-def test_rows_of_a_backfill_are_replayed_as_those_of_runs() -> None:
-    outside = live(5, 5, 5)
-    filled(outside, backfill_request(1, 5))
-    before = outside.rows()
-    wanted = ReplayRequest((parse_named("clicks:0"),), 1, 6)
-    replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
-    assert outside.rows() == before
-
-
-def test_a_replay_takes_the_number_of_a_stored_plan_of_a_backfill() -> None:
-    outside = live(5, 5, 5)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
-    stored = outside.newest_plan()
-    before = outside.rows()
+def _replay(outside: Outside) -> Plan:
     wanted = ReplayRequest((parse_named("clicks:0"),), 5, 6)
-    done = replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
-    assert stored and (done.number, done.origin.supersedes) == (stored.number, stored.id)
-    assert outside.rows() == before
-    filled(outside, None)
-    reject_twice(outside)
+    return replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
 
 
-def test_set_offsets_take_the_number_of_a_stored_plan_of_a_backfill() -> None:
+def _set_offsets(outside: Outside) -> Plan | None:
+    return set_to(outside, CAPPED, a=9)
+
+
+def _restore_offsets(outside: Outside) -> Plan:
+    outside.move_offset(LOGS[0], 4)
+    world = FakeWorld(outside, CAPPED)
+    return restore_from_commits(world, world.observe(), CAPPED, "seen", "run-9")
+
+
+@pytest.mark.parametrize("command", [_replay, _set_offsets, _restore_offsets])
+def test_a_command_takes_the_number_of_a_stored_plan_of_a_backfill(
+    command: Callable[[Outside], Plan | None],
+) -> None:
     outside = live(5, 5, 5)
-    grow(outside, 4, 4, 4)
+    if command is _set_offsets:
+        grow(outside, 4, 4, 4)
     with pytest.raises(Crash):
         filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
     stored = outside.newest_plan()
-    plan = set_to(outside, CAPPED, a=9)
-    assert stored and plan and plan.number == stored.number and plan.backfill is None
+    plan = command(outside)
+    assert stored and plan and plan.backfill is None
+    assert (plan.number, plan.origin.supersedes) == (stored.number, stored.id)
     while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
         reject_twice(outside)
+    assert outside.offsets[LOGS[0]][0] == outside.logs[LOGS[0]].end
     filled(outside, None)
     reject_twice(outside)
+    assert not left(outside)
 
 
 def test_rows_that_only_an_unknown_plan_can_have_loaded_are_not_loaded_again() -> None:
@@ -398,23 +293,6 @@ def test_a_complete_backfill_reports_its_time_and_its_request() -> None:
         f"{format_time(requested.created_at_ms)} from -24h until -1h"
     )
     assert report.outcomes == [(Outcome.ALREADY_LOADED, text)]
-
-
-def test_another_interval_under_the_same_name_is_refused() -> None:
-    outside = live(5, 5, 5)
-    filled(outside)
-    with pytest.raises(
-        SettingsError,
-        match=r"Backfill old was begun from 0 until 5 \(\) False, and this request is from 0 "
-        r"until 4",
-    ):
-        filled(outside, backfill_request(0, 4))
-
-
-def test_a_backfill_that_was_not_begun_cannot_continue() -> None:
-    outside = live(5, 5, 5)
-    with pytest.raises(SettingsError, match="No backfill of this name exists"):
-        filled(outside, None)
 
 
 def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_out_on_request() -> (
@@ -528,6 +406,40 @@ def test_what_cannot_be_backfilled_is_rejected_and_nothing_is_stored(
     assert not outside.backfills and outside.plans == plans
 
 
+def with_a_new_partition() -> Outside:
+    outside = live(5, 5, 5)
+    outside.logs[TopicPartition("clicks", 3)] = FakeLog(9)
+    return outside
+
+
+def backfilled() -> Outside:
+    outside = live(5, 5, 5)
+    filled(outside)
+    return outside
+
+
+@pytest.mark.parametrize(
+    ("make", "what", "message"),
+    [
+        (lambda: outside_of(3, 3, 3), backfill_request(), "This pipeline has loaded nothing yet,"),
+        (with_a_new_partition, backfill_request(), "The pipeline has not begun this partition,"),
+        (lambda: live(5, 5, 5), None, "No backfill of this name exists"),
+        (
+            backfilled,
+            backfill_request(0, 4),
+            r"Backfill old was begun from 0 until 5 \(\) False, and this request is from 0 until 4",
+        ),
+    ],
+    ids=["before the first run", "a partition not begun", "not begun", "another interval"],
+)
+def test_a_backfill_that_does_not_fit_the_pipeline_is_refused(
+    make: Callable[[], Outside], what: BackfillRequest | None, message: str
+) -> None:
+    outside = make()
+    with pytest.raises(SettingsError, match=message):
+        filled(outside, what)
+
+
 @pytest.mark.parametrize(
     ("from_", "message"),
     [
@@ -548,18 +460,6 @@ def test_offsets_before_the_log_start_are_reported_and_left_out_on_request(
     filled(outside, backfill_request(from_, 5, only_retained=True))
     requested = fake_ledger.read_backfill(outside, "old")
     assert requested and dict(requested.intervals) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}
-
-
-def test_before_the_first_run_nothing_is_backfilled() -> None:
-    with pytest.raises(SettingsError, match="This pipeline has loaded nothing yet,"):
-        filled(outside_of(3, 3, 3))
-
-
-def test_a_partition_that_the_pipeline_has_not_begun_is_refused() -> None:
-    outside = live(5, 5, 5)
-    outside.logs[TopicPartition("clicks", 3)] = FakeLog(9)
-    with pytest.raises(SettingsError, match="The pipeline has not begun this partition,"):
-        filled(outside)
 
 
 def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None:
@@ -595,35 +495,6 @@ def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill
     filled(outside, settings=skipping)
     reject_twice(outside)
     assert len(outside.rows()) == 20
-
-
-def test_a_backfill_does_not_continue_on_a_recreated_log() -> None:
-    outside = live(5, 5, 5)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
-    outside.logs[LOGS[0]].cut(1)
-    outside.logs[LOGS[0]].grow(9)
-    with pytest.raises(EtlError):
-        filled(outside, backfill_request(0, 3))
-    accept(outside, "clicks:0", settings=CAPPED)
-    run(outside, CAPPED)
-    with pytest.raises(NeedsDecision, match="as truncated or recreated") as refused:
-        filled(outside, None)
-    assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
-    reject_twice(outside)
-
-
-def test_a_backfill_of_a_recreated_log_is_not_complete_below_its_new_loaded_until_offset() -> None:
-    outside = live(5, 5, 5)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at("fetch", When.BEFORE))
-    outside.logs[LOGS[0]].cut(0)
-    accept(outside, "clicks:0", settings=CAPPED)
-    run(outside, CAPPED)
-    newest = outside.newest_plan()
-    assert newest and newest.loaded_until[LOGS[0]] == 0
-    with pytest.raises(NeedsDecision, match="as truncated or recreated"):
-        filled(outside, None)
 
 
 def test_offsets_that_were_set_back_into_the_request_are_left_to_runs_and_not_called_loaded() -> (
@@ -785,18 +656,124 @@ def test_a_deleted_topic_stops_runs_beside_a_stored_plan_of_a_backfill() -> None
     assert topics_left_to_read(fake_ledger.read_ledger(outside)) == set()
 
 
-def test_restoring_the_ledger_takes_the_number_of_a_stored_plan_of_a_backfill() -> None:
-    outside = live(5, 5, 5)
+# -- truncated and recreated partitions
+
+
+EARLIEST = settings_of()
+FIRST = "clicks:0"
+
+
+def cut_at(outside: Outside, at: int, more: int = 0) -> None:
+    """The first log loses what comes from there on, and others write so much to it."""
+    outside.logs[LOGS[0]].cut(at)
+    outside.logs[LOGS[0]].grow(more)
+
+
+def reject_doubled(outside: Outside) -> None:
+    """No record that ever was is in the table twice."""
+    assert not [row for row, times in outside.records().items() if times > 1]
+
+
+def begun(until: int = 5) -> Outside:
+    """A backfill has claimed up to there, and one plan of it is in the table."""
+    outside = live(9, 9, 9)
     with pytest.raises(Crash):
-        filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
-    stored = outside.newest_plan()
-    outside.move_offset(LOGS[0], 4)
-    world = FakeWorld(outside, CAPPED)
-    plan = restore_from_commits(world, world.observe(), CAPPED, "seen", "run-9")
-    assert stored and (plan.number, plan.origin.supersedes) == (stored.number, stored.id)
-    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
-        reject_twice(outside)
-    assert outside.offsets[LOGS[0]][0] == 7
-    filled(outside, None)
-    reject_twice(outside)
-    assert not left(outside)
+        filled(outside, backfill_request(0, until, FIRST), crash_at("tidy", When.AFTER))
+    assert (
+        sum(partition == LOGS[0] and int(str(at)) < until for partition, at in outside.rows()) == 4
+    )
+    return outside
+
+
+@pytest.mark.parametrize("only_missing", [True, False])
+def test_the_rest_of_a_truncated_log_is_not_loaded_again_by_a_backfill(
+    only_missing: bool,
+) -> None:
+    outside = outside_of(6, 2, 2)
+    run(outside, EARLIEST)
+    cut_at(outside, 3, 2)
+    accept(outside, FIRST)
+    run(outside, EARLIEST)
+    run(outside, EARLIEST)
+    with pytest.raises(
+        NeedsDecision,
+        match="This partition was truncated or recreated since the pipeline began it.",
+    ):
+        filled(outside, backfill_request(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
+    assert not outside.backfills
+    reject_doubled(outside)
+    report = filled(
+        outside, backfill_request(0, 2, "clicks:1", only_missing=True), settings=EARLIEST
+    )
+    assert outcomes(report) == [Outcome.UP_TO_DATE], "the others are not refused"
+
+
+def test_what_the_pipeline_reads_of_a_log_that_was_cut_is_not_missing() -> None:
+    outside = live(5, 5, 5)
+    cut_at(outside, 4, 3)
+    accept(outside, FIRST, settings=CAPPED)
+    run(outside, CAPPED)
+    report = filled(outside, backfill_request(4, 7, FIRST, only_missing=True))
+    assert outcomes(report) == [Outcome.UP_TO_DATE]
+
+
+@pytest.mark.parametrize("step", ["tidy", "store plan"])
+def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_incarnation_of_the_log(
+    step: str,
+) -> None:
+    outside = live(9, 9, 9)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 8, FIRST), crash_at(step, When.AFTER))
+    cut_at(outside, 5, 9)
+    accept(outside, FIRST, settings=CAPPED)
+    run(outside, CAPPED)
+    with pytest.raises(
+        NeedsDecision,
+        match="as truncated or recreated, and the backfill was requested before that",
+    ) as refused:
+        filled(outside, None)
+    assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
+    for _ in range(4):
+        run(outside, CAPPED)
+    reject_doubled(outside)
+
+
+@pytest.mark.parametrize("more", [0, 9], ids=["it is short", "others wrote more"])
+def test_a_log_that_was_cut_inside_of_a_request_is_not_read_before_anybody_accepts_it(
+    more: int,
+) -> None:
+    outside = begun(8)
+    cut_at(outside, 5, more)
+    before = outside.rows()
+    with pytest.raises(PartitionTruncated) as refused:
+        filled(outside, None)
+    assert "etl topics accept-changes" in refused.value.action
+    assert outside.rows() == before
+
+
+@pytest.mark.parametrize("ids", ["topic_ids", "creation_ids"])
+def test_a_recreated_topic_is_accepted_beside_a_stored_plan_of_a_backfill(ids: str) -> None:
+    outside = outside_of(5, 5, 5)
+    getattr(outside, ids)["clicks"] = "@1" if ids == "creation_ids" else "first"
+    run(outside, CAPPED)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 5), crash_at("store plan", When.AFTER))
+    for partition in LOGS:
+        outside.logs[partition] = outside.logs[partition].recreated()
+        outside.logs[partition].grow(7)
+    getattr(outside, ids)["clicks"] = "@2" if ids == "creation_ids" else "second"
+    with pytest.raises(NeedsDecision):
+        run(outside, CAPPED)
+    accept(outside, "clicks", settings=CAPPED)
+    for _ in range(8):
+        run(outside, CAPPED)
+    reject_doubled(outside)
+    with pytest.raises(NeedsDecision, match="as truncated or recreated"):
+        filled(outside, None)
+
+
+def test_a_complete_backfill_does_not_prevent_the_acceptance_of_a_log() -> None:
+    outside = live(9, 9, 9)
+    filled(outside, backfill_request(0, 8, FIRST))
+    cut_at(outside, 5, 9)
+    assert accept(outside, FIRST, settings=CAPPED).loaded_until[LOGS[0]] == 5

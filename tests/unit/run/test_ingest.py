@@ -1,17 +1,17 @@
-"""The story of a run on a fake outside: whatever crashes where, the table holds each record once
-and the offsets end there.
+"""Runs on a fake outside: their steps, outcomes and errors, and what the next one finishes.
+
+That no history of crashes and of other drivers doubles or loses a record is in
+`test_stateful_law`, except for byte offsets: they have the crash table here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from etl.errors import EtlError, LedgersDisagree, NeedsDecision, Owned, SettingsError
+from etl.errors import LedgersDisagree, NeedsDecision, Owned, SettingsError
 from etl.ledger.documents import parse
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import TopicPartition
@@ -29,7 +29,6 @@ from tests.fakes.stories import (
     At,
     OutsideOf,
     crash_at,
-    crash_at_moment,
     grow,
     new_report,
     of_both_kinds,
@@ -42,23 +41,6 @@ from tests.fakes.stories import (
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
-
-Moment = tuple[str, When]
-
-
-def near(crash: Moment) -> list[Moment]:
-    """The same moment again, and those next to it."""
-    at = CRASHES.index(crash)
-    return CRASHES[max(0, at - 1) : at + 2]
-
-
-followed_by = pytest.mark.parametrize(
-    "seconds",
-    [
-        pytest.param(near, id="near the first crash"),
-        pytest.param(lambda crash: CRASHES, id="any", marks=pytest.mark.long),
-    ],
-)
 
 
 def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_one_again() -> None:
@@ -107,112 +89,21 @@ def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together(
 
 
 @of_both_kinds
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(
-    outside_of: OutsideOf, step: str, when: When
+    outside_of: OutsideOf, step: str, when: When, is_first: bool
 ) -> None:
     outside = outside_of(5, 3, 4)
+    if not is_first:
+        run(outside)
+        grow(outside, 7, 1, 2)
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
     reject_broken(outside)
-    run(outside)
-    reject_unfinished(outside)
-
-
-@of_both_kinds
-@pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(
-    outside_of: OutsideOf, step: str, when: When
-) -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    grow(outside, 7, 1, 2)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at(step, when))
     grow(outside, 3, 1, 9)
     run(outside)
     reject_unfinished(outside)
-
-
-@of_both_kinds
-@followed_by
-@pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_two_crashes_in_a_row_lose_and_double_nothing(
-    outside_of: OutsideOf,
-    step: str,
-    when: When,
-    seconds: Callable[[Moment], list[Moment]],
-) -> None:
-    for second in seconds((step, when)):
-        outside = outside_of(5, 3, 4)
-        for crash in ((step, when), second):
-            with contextlib.suppress(Crash):
-                run(outside, at=crash_at(*crash))
-            reject_broken(outside)
-            grow(outside, 2, 1, 3)
-        run(outside)
-        reject_unfinished(outside)
-
-
-@of_both_kinds
-@pytest.mark.parametrize(("step", "when"), CRASHES)
-@pytest.mark.parametrize("runs", [1, 2])
-def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(
-    outside_of: OutsideOf,
-    step: str,
-    when: When,
-    runs: int,
-) -> None:
-    """The first driver has lost its session and does not know it: the second runs completely, and
-    then the first continues.
-    """
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    grow(outside, 7, 1, 2)
-    interrupted: list[str] = []
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == (step, when):
-            interrupted.append(reached)
-            for _ in range(runs):
-                grow(outside, 1, 0, 4)
-                run(outside)
-                reject_broken(outside)
-
-    with contextlib.suppress(EtlError):
-        run(outside, at=at)
-    assert interrupted
-    reject_broken(outside)
-    run(outside)
-    reject_unfinished(outside)
-
-
-@of_both_kinds
-@followed_by
-@pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubles_nothing(
-    outside_of: OutsideOf,
-    step: str,
-    when: When,
-    seconds: Callable[[Moment], list[Moment]],
-) -> None:
-    for second in seconds((step, when)):
-        outside = outside_of(5, 3, 4)
-
-        def at(
-            reached: str, side: When, second: tuple[str, When] = second, outside: Outside = outside
-        ) -> None:
-            if (reached, side) == (step, when):
-                grow(outside, 1, 0, 4)
-                with contextlib.suppress(Crash, EtlError):
-                    run(outside, at=crash_at(*second))
-                reject_broken(outside)
-
-        with contextlib.suppress(EtlError):
-            run(outside, at=at)
-        reject_broken(outside)
-        run(outside)
-        reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -235,79 +126,6 @@ def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_sam
         report.as_json()["previous_plans"][0]["number"],
     ) == (rows, 6, 1)
     reject_unfinished(outside)
-
-
-@of_both_kinds
-def test_a_replay_without_new_records_after_it_is_the_only_outcome(outside_of: OutsideOf) -> None:
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    assert outcomes(run(outside)) == [Outcome.PLAN_RESUMED, Outcome.INGESTED]
-    reject_unfinished(outside)
-
-
-def after_a_crash_at(step: str, outside: Outside) -> Outside:
-    """Return a pipeline after a run that died at this step; its partitions have grown since."""
-    run(outside)
-    grow(outside, 7, 1, 2)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at(step, When.AFTER))
-    grow(outside, 3, 0, 4)
-    return outside
-
-
-@of_both_kinds
-@pytest.mark.parametrize("left", ["store plan", "append", "commit from 0"])
-def test_a_crash_of_a_run_that_finishes_an_earlier_plan_first_loses_and_doubles_nothing(
-    outside_of: OutsideOf,
-    left: str,
-) -> None:
-    for moment in itertools.count():
-        outside = after_a_crash_at(left, outside_of(5, 3, 4))
-        try:
-            run(outside, at=crash_at_moment(moment))
-        except Crash:
-            reject_broken(outside)
-            grow(outside, 1, 2, 0)
-            run(outside)
-            reject_unfinished(outside)
-        else:
-            break
-    assert moment > 20
-
-
-@of_both_kinds
-@pytest.mark.parametrize("left", ["store plan", "append"])
-def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(
-    outside_of: OutsideOf, left: str
-) -> None:
-    for moment in itertools.count():
-        outside, moments = after_a_crash_at(left, outside_of(5, 3, 4)), itertools.count()
-
-        def at(
-            reached: str,
-            side: When,
-            moment: int = moment,
-            outside: Outside = outside,
-            moments: Iterator[int] = moments,
-        ) -> None:
-            if next(moments) == moment:
-                grow(outside, 1, 0, 4)
-                run(outside)
-                reject_broken(outside)
-
-        began = {partition: found.end for partition, found in outside.logs.items()}
-        with contextlib.suppress(EtlError):
-            run(outside, at=at)
-            assert all(outside.offsets[partition][0] >= end for partition, end in began.items()), (
-                "exit 0, and something is left"
-            )
-        reject_broken(outside)
-        run(outside)
-        reject_unfinished(outside)
-        if next(moments) <= moment:
-            break
-    assert moment > 20
 
 
 def test_the_caps_apply_to_the_new_plan_and_the_report_lists_the_rest() -> None:
@@ -481,15 +299,6 @@ def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> 
     )
 
 
-def test_capped_runs_read_the_whole_log_in_turns() -> None:
-    outside, settings = outside_of(11, 3, 7), settings_of(limits={"max_records_per_plan": 4})
-    rows = []
-    while Outcome.INGESTED in outcomes(report := run(outside, settings)):
-        rows.append(report.records)
-    assert rows == [4, 4, 4, 4, 4, 1]
-    reject_unfinished(outside)
-
-
 def test_a_new_topic_and_a_vanished_topic_change_nothing_for_the_others() -> None:
     outside = outside_of(5, 3)
     run(outside)
@@ -611,3 +420,35 @@ def test_a_failed_run_leaves_a_report_of_its_steps() -> None:
     report.failed(caught.value)
     assert report.plan is not None and report.result is None
     assert outcomes(report) == [Outcome.FAILED]
+
+
+@of_both_kinds
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the_tables_commits(
+    outside_of: OutsideOf, kept: int
+) -> None:
+    outside = outside_of(5, 3, 4)
+    copies = [Outside({})]
+    for more in (0, 2, 1):
+        grow(outside, more, more, more)
+        run(outside)
+        copies.append(
+            replace(
+                outside,
+                plans=dict(outside.plans),
+                applied=dict(outside.applied),
+                offsets=dict(outside.offsets),
+            )
+        )
+    old, uid = copies[kept], outside.uid
+    outside.uid, outside.plans, outside.applied, outside.offsets = (
+        old.uid,
+        old.plans,
+        old.applied,
+        old.offsets,
+    )
+    grow(outside, 4, 0, 1)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.LEDGER_RESTORED, Outcome.PLAN_COMPLETED, Outcome.INGESTED]
+    assert sorted(outside.plans) == [1, 2, 3, 4] and outside.uid == uid is not None
+    reject_unfinished(outside)

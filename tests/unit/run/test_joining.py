@@ -1,100 +1,59 @@
-"""A pipeline among other members of its group: nothing is lost, nothing is read by two, whatever
-happens when.
+"""A pipeline among other members of its group, whose offsets are committed with the plan: nothing
+is lost, nothing is read by two; and what an operator chose for it: paused partitions, how long it
+stays.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Collection
 
 import pytest
 
 from etl.errors import DataLoss, OffsetMoved, Owned
-from etl.model.partitions import TopicPartition
+from etl.model.partitions import OffsetsStorage, RebalanceStatistics, TopicPartition
 from etl.model.plans import ReadByOthers
+from etl.model.snapshot import Pause
 from etl.report.run_progress import Outcome
-from etl.report.run_report import Report
 from etl.run.ingest import ingest
-from etl.settings.choices import OwnershipMode
-from etl.settings.sections import Settings
+from etl.settings.choices import CommitWhen, LeaveAfter
+from tests.builders import with_keys
 from tests.fakes import fake_ledger
+from tests.fakes.joining_stories import (
+    KAFKA,
+    ZOOKEEPER,
+    A,
+    B,
+    C,
+    both_places,
+    group_of,
+    left_unfinished,
+    member_of,
+    newest,
+    offset_of,
+    reject_broken,
+    run,
+)
 from tests.fakes.members import FakeMember, Others, member_with
-from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
-    At,
     crash_at,
     crash_at_moment,
     grow,
     new_report,
+    once,
     outcomes,
     outside_of,
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-A, B, C = LOGS
-
-
-def joining(settings: Settings) -> Settings:
-    return settings.model_copy(
-        update={"group": settings.group.model_copy(update={"mode": OwnershipMode.JOIN})}
-    )
-
-
-SETTINGS = joining(settings_of())
-
-
-def run(
-    outside: Outside,
-    *shares: Collection[TopicPartition] | None,
-    settings: Settings = SETTINGS,
-    at: At = lambda step, when: None,
-    made: Callable[[FakeMember], object] = lambda member: None,
-) -> Report:
-    report = new_report()
-    ingest(
-        FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report
-    )
-    return report
-
-
-def once(step: str, do: Callable[[], object], *, times: int = 1) -> At:
-    """Something else happens right before this change, the first times."""
-    left = itertools.count()
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == (step, When.BEFORE) and next(left) < times:
-            do()
-
-    return at
-
-
-def reject_broken(outside: Outside, others: Others) -> None:
-    """Each offset below the group's is in the table once or was read by others; never both."""
-    rows = outside.rows()
-    assert set(rows.values()) <= {1}
-    for partition in outside.logs:
-        ours, theirs = (
-            {place for one, place in rows if one == partition},
-            others.read.get(partition, set()),
-        )
-        passed = outside.offsets.get(partition, (0, 0))[0]
-        assert not ours & theirs
-        assert ours | theirs == set(range(passed)), partition
-
-
-def newest(outside: Outside) -> tuple[ReadByOthers, ...]:
-    plan = outside.newest_plan()
-    assert plan is not None
-    return plan.losses.read_by_others
-
 
 def test_offsets_are_committed_with_the_plan_and_none_after_the_append() -> None:
     outside = outside_of(5, 3, 4)
     seen = []
-    report = run(outside, LOGS, at=once("fetch", lambda: seen.append(dict(outside.offsets))))
+    report = run(
+        outside, LOGS, at=once("fetch", When.BEFORE, lambda: seen.append(dict(outside.offsets)))
+    )
     assert (outcomes(report), report.offsets_committed) == ([Outcome.INGESTED], 3)
     assert seen == [{A: (5, 0), B: (3, 0), C: (4, 0)}] == [outside.offsets]
     assert not outside.owners
@@ -121,7 +80,7 @@ def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name(
     others.consume(A, 1)
     del outside.owners[A]
     report = run(outside, LOGS)
-    assert newest(outside) == (ReadByOthers(A, 5, 8),)
+    assert newest(outside).losses.read_by_others == (ReadByOthers(A, 5, 8),)
     assert (
         outcomes(report) == [Outcome.OFFSETS_LEFT_TO_MEMBERS, Outcome.INGESTED]
         and not report.lost_records
@@ -176,75 +135,22 @@ def test_a_rejected_commit_stores_nothing_and_the_next_plan_has_the_partitions_o
         if what == "offset":
             del outside.owners[A]
 
-    report = run(outside, [A, B], [B], at=once("store plan", meanwhile))
+    report = run(outside, [A, B], [B], at=once("store plan", When.BEFORE, meanwhile))
     assert outcomes(report) == [Outcome.REBALANCED, Outcome.OWNED_BY_OTHERS, Outcome.INGESTED]
     assert [r.partition for plan in report.plans for r in plan.plan.ranges] == [B]
     reject_broken(outside, others)
 
 
-def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() -> None:
-    outside = outside_of(5, 3)
-    others = Others(outside)
-    stores = list[int]()
-
-    def meanwhile() -> None:
-        stores.append(1)
-        others.own(A)
-
-    with pytest.raises(Owned, match="The group rejected 4 offset commits: ") as caught:
-        run(outside, [A, B], at=once("store plan", meanwhile, times=9))
-    assert (caught.value.exit_code, len(stores), outside.offsets, outside.plans) == (4, 4, {}, {})
-
-
-@pytest.mark.parametrize("share", [[], [B], None])
-def test_a_committed_plan_is_executed_by_the_next_run_even_without_an_assignment(
-    share: list[TopicPartition] | None,
-) -> None:
-    outside = outside_of(5, 3)
-    others = Others(outside)
-    with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_before("fetch"))
-    outside.owners.clear()
-    others.own(A, B)
-    grow(outside, 2, 2)
-    others.consume(A, 2)
-    try:
-        run(outside, share)
-    except Owned:
-        assert share is None
-    assert sum(outside.rows().values()) == (10 if share == [B] else 8)
-    reject_broken(outside, others)
-
-
-def crash_before(step: str) -> At:
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == (step, When.BEFORE):
-            raise Crash(step)
-
-    return at
-
-
-def test_an_offset_set_back_on_an_owned_log_stops_the_run_and_one_on_another_log_is_ignored() -> (
-    None
-):
-    outside = outside_of(5, 3)
-    run(outside, [A, B])
-    outside.move_offset(A, 2)
-    run(outside, [B])
-    with pytest.raises(OffsetMoved):
-        run(outside, [A, B])
-
-
 def test_offsets_expired_after_the_commit_are_our_loss_and_no_further_offset_is_read() -> None:
     outside = outside_of(5, 3)
-    settings = joining(settings_of(on_data_loss="skip"))
+    settings = member_of(settings=settings_of(on_data_loss="skip"))
     with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_before("fetch"), settings=settings)
+        run(outside, [A, B], at=crash_at("fetch", When.BEFORE), settings=settings)
     outside.owners.clear()
     outside.logs[A].log_start = 3
     grow(outside, 4, 4)
     with pytest.raises(DataLoss):
-        run(outside, [], settings=joining(settings_of(on_data_loss="fail")))
+        run(outside, [], settings=member_of())
     report = run(outside, [], settings=settings)
     assert outcomes(report) == [
         Outcome.PLAN_SUPERSEDED,
@@ -262,7 +168,9 @@ def test_an_unfinished_plan_of_another_mode_is_superseded_before_its_first_fetch
     others = Others(outside)
     with pytest.raises(Crash):
         ingest(
-            FakeWorld(outside, settings_of(), crash_before("fetch")), settings_of(), new_report()
+            FakeWorld(outside, settings_of(), crash_at("fetch", When.BEFORE)),
+            settings_of(),
+            new_report(),
         )
     outside.owners.clear()
     others.own(A)
@@ -272,30 +180,17 @@ def test_an_unfinished_plan_of_another_mode_is_superseded_before_its_first_fetch
     assert outcomes(report)[:2] == [
         Outcome.PLAN_SUPERSEDED,
         Outcome.OFFSETS_LEFT_TO_MEMBERS,
-    ] and newest(outside) == (ReadByOthers(A, 0, 4),)
+    ] and newest(outside).losses.read_by_others == (ReadByOthers(A, 0, 4),)
     reject_broken(outside, others)
 
 
-def test_a_lost_ledger_is_restored_from_the_table_and_the_group_continues_at_its_offsets() -> None:
-    outside = outside_of(5, 3)
-    others = Others(outside)
-    run(outside, [A, B])
-    outside.plans, outside.applied, outside.uid = {}, {}, None
-    grow(outside, 4, 4)
-    others.own(A)
-    others.consume(A, 2)
-    del outside.owners[A]
-    run(outside, [A, B])
-    reject_broken(outside, others)
-
-
+@both_places
 @pytest.mark.parametrize("moment", range(40))
 @pytest.mark.parametrize("theirs", [A, B])
 def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_twice(
-    moment: int,
-    theirs: TopicPartition,
+    moment: int, theirs: TopicPartition, place: OffsetsStorage
 ) -> None:
-    outside = outside_of(5, 3)
+    outside = group_of(place, 5, 3)
     others = Others(outside)
     run(outside, [A, B])
     grow(outside, 4, 4)
@@ -303,7 +198,7 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_
         run(outside, [A, B], at=crash_at_moment(moment))
     outside.owners.clear()
     others.own(theirs)
-    others.consume(theirs, outside.logs[theirs].end - outside.offsets[theirs][0])
+    others.consume(theirs, outside.logs[theirs].end - offset_of(outside, theirs))
     grow(outside, 2, 2)
     others.consume(theirs, 1)
     run(outside, [partition for partition in (A, B) if partition != theirs])
@@ -311,10 +206,162 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_
     outside.owners.clear()
     run(outside, [A, B])
     reject_broken(outside, others)
-    assert (
-        outside.offsets[A][0] == outside.logs[A].end
-        and outside.offsets[B][0] == outside.logs[B].end
-    )
+    assert [offset_of(outside, partition) for partition in (A, B)] == [
+        outside.logs[partition].end for partition in (A, B)
+    ]
     reported = fake_ledger.loaded(outside, None).read_by_others
     read = {offset for one in reported for offset in range(one.from_offset, one.until_offset)}
     assert read == others.read.get(theirs, set())
+
+
+@pytest.mark.parametrize(("place", "step"), [(ZOOKEEPER, "store plan"), (KAFKA, "hand over")])
+def test_a_run_gives_up_after_three_more_rejected_commits_and_nothing_is_moved(
+    place: OffsetsStorage, step: str
+) -> None:
+    outside = group_of(place, 5, 3)
+    others, tries = Others(outside), list[int]()
+
+    def meanwhile(reached: str, side: When) -> None:
+        if (reached, side) == (step, When.BEFORE):
+            tries.append(1)
+            others.own(A)
+
+    with pytest.raises(Owned, match="The group rejected 4 offset commits: ") as caught:
+        run(outside, [A, B], at=meanwhile)
+    assert (caught.value.exit_code, len(tries), outside.offsets, outside.kept) == (4, 4, {}, {})
+    assert not outside.rows() and (place is KAFKA or not outside.plans)
+    outside.owners.clear()
+    run(outside, [A, B])
+    reject_broken(outside, others)
+
+
+@pytest.mark.parametrize(
+    ("place", "step", "share"),
+    [
+        (ZOOKEEPER, "fetch", []),
+        (ZOOKEEPER, "fetch", [B]),
+        (ZOOKEEPER, "fetch", None),
+        (KAFKA, "mark", []),
+        (KAFKA, "fetch", []),
+    ],
+)
+def test_a_committed_plan_is_executed_by_the_next_run_even_without_an_assignment(
+    place: OffsetsStorage, step: str, share: list[TopicPartition] | None
+) -> None:
+    outside = group_of(place, 5, 3)
+    others = left_unfinished(outside, step, When.BEFORE)
+    others.own(A, B)
+    grow(outside, 2, 2)
+    others.consume(A, 2)
+    if share is None:
+        with pytest.raises(Owned):
+            run(outside, share)
+    else:
+        last = Outcome.OWNED_BY_OTHERS if share else Outcome.NO_ASSIGNMENT
+        report = run(outside, share)
+        assert outcomes(report)[:3] == [Outcome.PLAN_RESUMED, Outcome.INGESTED, last]
+    assert len(outside.rows()) == (18 if share else 16)
+    reject_broken(outside, others)
+
+
+@pytest.mark.parametrize(
+    ("place", "commit_when", "offset"),
+    [
+        (ZOOKEEPER, CommitWhen.BEFORE_READ, 2),
+        (KAFKA, CommitWhen.BEFORE_READ, 2),
+        (KAFKA, CommitWhen.BEFORE_READ, None),
+        (ZOOKEEPER, CommitWhen.AFTER_APPEND, None),
+        (KAFKA, CommitWhen.AFTER_APPEND, None),
+    ],
+)
+def test_an_offset_that_went_back_or_is_gone_stops_the_run_that_owns_its_partition(
+    place: OffsetsStorage, commit_when: CommitWhen, offset: int | None
+) -> None:
+    outside, settings = group_of(place, 5, 3), member_of(place, commit_when)
+    run(outside, [A, B], settings=settings)
+    grow(outside, 1, 1)
+    run(outside, [A, B], settings=settings)
+    if offset is None:
+        outside.offsets.pop(A, None)
+        outside.kept.pop(A, None)
+    elif place is ZOOKEEPER:
+        outside.move_offset(A, offset)
+    else:
+        outside.kept[A] = offset, ""
+    run(outside, [B], settings=settings)
+    with pytest.raises(OffsetMoved):
+        run(outside, [A, B], settings=settings)
+
+
+BROKEN = Pause("clicks", B, "its records are broken", "kim@host", 1_699_999_000_000)
+
+
+def test_a_paused_log_of_our_assignment_has_no_range_and_no_commit_until_the_resume() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside, LOGS)
+    grow(outside, 2, 2, 2)
+    before = outside.offsets[B]
+    outside.pauses = (BROKEN,)
+    report = run(outside, LOGS)
+    assert outcomes(report) == [Outcome.PAUSED, Outcome.INGESTED]
+    assert {r.partition for r in newest(outside).ranges} == {A, C}
+    assert B not in newest(outside).offsets_to_commit and outside.offsets[B] == before
+    assert (outside.offsets[A][0], outside.offsets[C][0]) == (7, 6)
+    outside.pauses = ()
+    run(outside, LOGS)
+    assert outside.offsets[B][0] == 5 and len(outside.rows()) == 18
+    reject_broken(outside, Others(outside))
+
+
+def test_a_log_that_is_paused_before_the_first_run_has_its_offset_left_alone() -> None:
+    outside = outside_of(5, 3)
+    outside.pauses = (BROKEN,)
+    run(outside, [A, B])
+    assert B not in outside.offsets and outside.offsets[A][0] == 5
+    outside.pauses = ()
+    run(outside, [A, B])
+    assert outside.offsets[B][0] == 3 and len(outside.rows()) == 8
+
+
+def test_what_others_read_of_a_log_that_we_paused_is_theirs_once_we_own_it_again() -> None:
+    """A pause is this pipeline's: another member that gets the log reads it."""
+    outside = outside_of(5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    outside.pauses = (BROKEN,)
+    others.own(B)
+    others.consume(B, 2)
+    run(outside, [A])
+    del outside.owners[B]
+    run(outside, [A, B])
+    outside.pauses = ()
+    run(outside, [A, B])
+    assert sorted(place for partition, place in outside.rows() if partition == B) == [0, 1, 2, 5, 6]
+    assert outside.offsets[B][0] == 7 and others.read == {B: {3, 4}}
+
+
+def test_a_run_that_stays_for_its_share_leaves_once_that_is_handed_over() -> None:
+    members, left = list[FakeMember](), []
+    settings = with_keys(member_of(), group={"join": {"leave_after": LeaveAfter.COMMIT}})
+
+    def at(step: str, when: When) -> None:
+        if step == "fetch":
+            left.append("leave" in members[0].calls)
+
+    run(outside_of(5), [A], settings=settings, at=at, made=members.append)
+    assert members[0].calls == ["join", "leave", "leave"] and set(left) == {True}
+
+
+def test_what_the_membership_cost_is_in_the_report_of_the_run_and_in_its_metrics() -> None:
+    def lose(member: FakeMember) -> None:
+        member.lost = 1
+
+    settings, report = member_of(), new_report()
+    for _ in range(2):  # the second one as after a lost session
+        world = FakeWorld(outside_of(5), settings, member=member_with([A], made=lose))
+        ingest(world, settings, report)
+    assert report.membership == RebalanceStatistics(lost=2)
+    assert report.statistics.as_json()["membership"]["lost"] == 2
+    assert ("run_memberships_lost", (), 2) in list(report.statistics.samples())
+    assert Outcome.MEMBERSHIP_ENDED in outcomes(report)

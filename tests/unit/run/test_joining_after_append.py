@@ -6,97 +6,62 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from etl.decide.next_step import Action, plan_superseding, steps_ahead
-from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
+from etl.decide.next_step import Action, steps_ahead
+from etl.errors import BrokerUnreachable, NeedsDecision
 from etl.model.partitions import OffsetsStorage, TopicPartition
-from etl.model.plans import CommitState, Loss, LossReason, ReadByOthers
-from etl.model.snapshot import Supersede
+from etl.model.plans import CommitState, ReadByOthers
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
-from etl.settings.choices import CommitWhen, OwnershipMode
+from etl.settings.choices import CommitWhen
 from etl.settings.sections import Settings
 from tests.builders import with_keys
-from tests.fakes import fake_ledger
-from tests.fakes.members import FakeMember, Others, member_with
+from tests.fakes import fake_ledger, joining_stories
+from tests.fakes.joining_stories import (
+    KAFKA,
+    ZOOKEEPER,
+    A,
+    B,
+    both_places,
+    group_of,
+    member_of,
+    offset_of,
+    reject_broken,
+)
+from tests.fakes.members import FakeMember, Others
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
-    At,
-    accept,
     crash_at,
     crash_at_moment,
     grow,
     new_report,
     once,
     outcomes,
-    outside_of,
     set_to,
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-A, B, C = LOGS
 BEFORE, AFTER = When.BEFORE, When.AFTER
-ZOOKEEPER, KAFKA = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA
-both_places = pytest.mark.parametrize("place", [ZOOKEEPER, KAFKA])
-
-
-def member_of(
-    place: OffsetsStorage,
-    commit_when: CommitWhen = CommitWhen.AFTER_APPEND,
-    settings: Settings | None = None,
-) -> Settings:
-    settings = settings or settings_of()
-    keys = {
-        "mode": OwnershipMode.JOIN,
-        "offsets_storage": place,
-        "join": {"commit_when": commit_when},
-    }
-    return with_keys(settings, group=keys)
-
-
-def group_of(place: OffsetsStorage, *ends: int) -> Outside:
-    outside = outside_of(*ends)
-    outside.offsets_in = place
-    return outside
 
 
 def run(
     outside: Outside,
     *shares: Collection[TopicPartition] | None,
-    at: At = lambda step, when: None,
     settings: Settings | None = None,
-    made: Callable[[FakeMember], object] = lambda member: None,
+    **more: Any,
 ) -> Report:
-    report, settings = new_report(), settings or member_of(outside.offsets_in)
-    ingest(
-        FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report
-    )
-    return report
+    settings = settings or after_append(outside.offsets_in)
+    return joining_stories.run(outside, *shares, settings=settings, **more)
 
 
-def offset_of(outside: Outside, partition: TopicPartition) -> int:
-    found = outside.committed().get(partition)
-    return (found.offset or 0) if found else 0
-
-
-def reject_broken(outside: Outside, others: Others) -> None:
-    """No offset is in the table twice, and each that the group's has passed is in the table or
-    others read it.
-    """
-    rows = outside.rows()
-    assert set(rows.values()) <= {1}
-    for partition in outside.logs:
-        ours, theirs = (
-            {place for one, place in rows if one == partition},
-            others.read.get(partition, set()),
-        )
-        assert set(range(offset_of(outside, partition))) <= ours | theirs, partition
+def after_append(place: OffsetsStorage, settings: Settings | None = None) -> Settings:
+    return member_of(place, CommitWhen.AFTER_APPEND, settings)
 
 
 def take_over(
@@ -155,7 +120,7 @@ def test_partitions_reassigned_before_the_commit_are_reported_and_the_run_succee
     )
     assert "plan 1 is loaded, and the" in report.outcomes[1][1]
     assert offset_of(outside, A) == 2 and offset_of(outside, B) == (3 if place is ZOOKEEPER else 0)
-    reject_broken(outside, others)
+    reject_broken(outside, others, is_read_twice=True)
 
 
 @both_places
@@ -184,7 +149,7 @@ def test_the_next_run_begins_at_the_larger_of_our_offset_and_the_groups_and_comm
     newest = outside.newest_plan()
     assert newest is not None and newest.losses.read_by_others == (ReadByOthers(A, 5, 7),)
     assert [r.from_offset for r in newest.ranges] == [7, 3]
-    reject_broken(outside, others)
+    reject_broken(outside, others, is_read_twice=True)
 
 
 @both_places
@@ -205,7 +170,7 @@ def test_a_stored_plan_is_executed_unchanged_on_logs_of_others_too_and_that_is_r
         Outcome.PLAN_RESUMED,
     ] and Outcome.OWNER_CHANGED in outcomes(report)
     assert len(outside.rows()) == 8 and offset_of(outside, A) == 4
-    reject_broken(outside, others)
+    reject_broken(outside, others, is_read_twice=True)
 
 
 @both_places
@@ -229,10 +194,10 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_records_read_twice
     grow(outside, 2, 2)
     others.consume(theirs, 1)
     reports.append(run(outside, [partition for partition in (A, B) if partition != theirs]))
-    reject_broken(outside, others)
+    reject_broken(outside, others, is_read_twice=True)
     outside.owners.clear()
     reports.append(run(outside, [A, B]))
-    reject_broken(outside, others)
+    reject_broken(outside, others, is_read_twice=True)
     assert [offset_of(outside, partition) for partition in (A, B)] == [
         outside.logs[partition].end for partition in (A, B)
     ]
@@ -269,7 +234,7 @@ def test_offsets_of_a_rejected_commit_are_committed_later_whoever_planned_other_
     outside.owners.pop(B, None)
     grow(outside, 0, 2)
     if between == "a command":
-        set_to(outside, member_of(place), share=[B], b=8)
+        set_to(outside, after_append(place), share=[B], b=8)
     run(
         outside,
         [B],
@@ -284,18 +249,6 @@ def test_offsets_of_a_rejected_commit_are_committed_later_whoever_planned_other_
     assert [offset_of(outside, partition) for partition in (A, B)] == [9, 9] and set(
         outside.rows().values()
     ) == {1}
-
-
-@both_places
-def test_an_offset_that_is_gone_stops_the_run(place: OffsetsStorage) -> None:
-    outside = group_of(place, 5, 3)
-    run(outside, [A, B])
-    grow(outside, 1, 1)
-    run(outside, [A, B])
-    outside.offsets.pop(A, None)
-    outside.kept.pop(A, None)
-    with pytest.raises(OffsetMoved):
-        run(outside, [A, B])
 
 
 @both_places
@@ -316,7 +269,7 @@ def test_the_key_may_be_changed_after_a_run_that_died(
     grow(outside, 2, 2)
     for settings in (after, before):
         run(outside, [A, B], settings=settings)
-        reject_broken(outside, others)
+        reject_broken(outside, others, is_read_twice=True)
     assert len(outside.rows()) == 12 and [
         offset_of(outside, partition) for partition in (A, B)
     ] == [7, 5]
@@ -342,7 +295,7 @@ def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(
     place: OffsetsStorage,
 ) -> None:
     outside = group_of(place, 5, 3)
-    settings = member_of(place, settings=settings_of(on_data_loss="skip"))
+    settings = after_append(place, settings_of(on_data_loss="skip"))
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at("fetch", BEFORE), settings=settings)
     outside.owners.clear()
@@ -359,7 +312,7 @@ def test_what_a_preview_foresees_is_what_a_run_does_with_a_plan_that_is_left(
     place: OffsetsStorage,
 ) -> None:
     outside = group_of(place, 5, 3)
-    settings = member_of(place)
+    settings = after_append(place)
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at("fetch", BEFORE))
     outside.owners.clear()
@@ -378,7 +331,7 @@ def test_a_log_without_a_leader_is_waited_for_by_the_plan_that_reads_it(
     place: OffsetsStorage,
 ) -> None:
     outside = group_of(place, 5, 3)
-    settings = member_of(place, settings=settings_of(on_no_leader="skip"))
+    settings = after_append(place, settings_of(on_no_leader="skip"))
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at("fetch", BEFORE), settings=settings)
     outside.owners.clear()
@@ -395,7 +348,7 @@ def test_a_log_without_a_leader_is_waited_for_by_the_plan_that_reads_it(
 
 def test_no_command_supersedes_a_stored_plan_if_others_may_have_read_after_it() -> None:
     outside = group_of(ZOOKEEPER, 5, 3)
-    settings = member_of(ZOOKEEPER)
+    settings = after_append(ZOOKEEPER)
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at("fetch", BEFORE))
     outside.owners.clear()
@@ -413,79 +366,9 @@ def test_a_command_hands_its_plan_over_as_it_is_stored_and_the_next_run_executes
     outside = group_of(ZOOKEEPER, 5, 3)
     run(outside, [A, B])
     grow(outside, 2, 2)
-    plan = set_to(outside, member_of(ZOOKEEPER), share=[A, B], b=4)
+    plan = set_to(outside, after_append(ZOOKEEPER), share=[A, B], b=4)
     assert plan and plan.commit.state is CommitState.DONE and offset_of(outside, B) == 4
     run(outside, [A, B])
     assert [offset_of(outside, partition) for partition in (A, B)] == [7, 5] and len(
         outside.rows()
     ) == 8 + 2 + 1
-
-
-def test_a_truncated_log_is_left_out_of_a_stored_plan_and_accepted_after_it() -> None:
-    outside = group_of(ZOOKEEPER, 5, 3)
-    settings = member_of(ZOOKEEPER)
-    run(outside, [A, B])
-    grow(outside, 4, 4)
-    with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_at("fetch", BEFORE))
-    outside.owners.clear()
-    outside.logs[A].cut(6)
-    with pytest.raises(NeedsDecision):
-        run(outside, [])
-    world, stored = FakeWorld(outside, settings), outside.newest_plan()
-    snapshot = world.observe()
-    assert stored
-    skip = Loss(A, 5, 9, LossReason.SKIPPED)
-    world.supersede(
-        plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, settings, now_ms=1),
-        snapshot.ledger,
-    )
-    run(outside, [])
-    assert {place for partition, place in outside.rows() if partition == B} == set(range(7))
-
-
-def test_a_recreated_topic_leaves_nothing_of_a_stored_plan_and_the_message_has_the_command() -> (
-    None
-):
-    outside, settings = group_of(ZOOKEEPER, 5, 3), member_of(ZOOKEEPER)
-    outside.topic_ids = {"clicks": "one"}
-    run(outside, [A, B])
-    grow(outside, 4, 4)
-    with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_at("fetch", BEFORE))
-    outside.owners.clear()
-    outside.topic_ids = {"clicks": "another"}
-    outside.logs = {
-        partition: replace(outside.logs[partition].recreated(), end=2) for partition in (A, B)
-    }
-    with pytest.raises(
-        NeedsDecision, match="which a member of the group stored and is not in the table"
-    ) as refused:
-        run(outside, [A, B])
-    first, then = (
-        "etl plans supersede CONF 2 --reason",
-        "etl topics accept-changes CONF -p clicks --reason",
-    )
-    assert refused.value.action and refused.value.action.index(first) < refused.value.action.index(
-        then
-    )
-    world, stored = FakeWorld(outside, settings), outside.newest_plan()
-    snapshot = world.observe()
-    assert stored
-    world.supersede(
-        plan_superseding(Supersede(stored, "seen", ()), snapshot, settings, now_ms=1),
-        snapshot.ledger,
-    )
-    with contextlib.suppress(NeedsDecision):
-        run(outside, [A, B])
-    outside.owners.clear()
-    accept(outside, "clicks", settings=settings, share=[A, B])
-    for _ in range(2):
-        run(outside, [A, B])
-    assert {
-        (loss.partition, loss.from_offset, loss.until_offset) for _, loss in outside.losses
-    } == {
-        (A, 5, 9),
-        (B, 3, 7),
-    }
-    assert len(outside.keys()) == 5 + 3 + 2 + 2

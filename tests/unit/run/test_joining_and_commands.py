@@ -5,7 +5,7 @@ offset of theirs goes back.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ from etl.commands.restore_ledger import compare_sources, restore_from_commits
 from etl.decide.backfill import BackfillRequest
 from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
 from etl.decide.member_offsets import as_left_to_others, reject_replacing
-from etl.decide.next_step import plan_superseding, repair_of, repaired
+from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (
     describe_rewound,
     ownership_after_inheritance,
@@ -36,24 +36,32 @@ from etl.model.partitions import (
     MemberAssignment,
     Membership,
     OffsetsStorage,
-    TopicPartition,
 )
 from etl.model.plans import CommitState, Loss, LossReason, PlannedCommit, ReadByOthers
-from etl.model.snapshot import Ledger, Supersede, UpToDate
+from etl.model.snapshot import Ledger, UpToDate
 from etl.report.run_progress import Outcome
 from etl.run.backfill import Beginning
 from etl.run.ingest import ingest
-from etl.settings.choices import OwnershipMode
+from etl.settings.choices import CommitWhen
 from etl.settings.load import settings_of_backfill
-from etl.settings.sections import Settings
 from tests.builders import with_facts, with_keys
 from tests.fakes.backfill_stories import backfill_request, filled
 from tests.fakes.fake_log import FakeLog
+from tests.fakes.joining_stories import (
+    A,
+    B,
+    C,
+    both_orders,
+    left_unfinished,
+    member_of,
+    reject_broken,
+    run,
+    superseded,
+)
 from tests.fakes.members import Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
-    At,
     accept,
     crash_at,
     grow,
@@ -65,22 +73,7 @@ from tests.fakes.stories import (
 from tests.fakes.takeovers import old_pipeline
 from tests.fakes.world import Crash, FakeWorld, When
 
-A, B, C = LOGS
-
-
-def member_of(settings: Settings) -> Settings:
-    return settings.model_copy(
-        update={"group": settings.group.model_copy(update={"mode": OwnershipMode.JOIN})}
-    )
-
-
-SETTINGS = member_of(settings_of())
-
-
-def run(
-    outside: Outside, share: Collection[TopicPartition], at: At = lambda step, when: None
-) -> None:
-    ingest(FakeWorld(outside, SETTINGS, at, member=member_with(share)), SETTINGS, new_report())
+SETTINGS = member_of()
 
 
 def read_on_by_others() -> tuple[Outside, Others]:
@@ -96,24 +89,11 @@ def read_on_by_others() -> tuple[Outside, Others]:
     return outside, others
 
 
-def reject_read_by_both(outside: Outside, others: Others) -> None:
-    rows = outside.rows()
-    assert set(rows.values()) <= {1}
-    for partition in outside.logs:
-        ours, theirs = (
-            {place for one, place in rows if one == partition},
-            others.read.get(partition, set()),
-        )
-        assert not ours & theirs and ours | theirs == set(range(outside.offsets[partition][0])), (
-            partition
-        )
-
-
 def test_an_offset_of_others_in_the_newest_plan_is_not_restored_after_a_lost_ledger() -> None:
     outside, others = read_on_by_others()
     outside.plans, outside.applied, outside.uid = {}, {}, None
     run(outside, [A, B])
-    reject_read_by_both(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_claiming_run_after_a_joined_one_moves_no_offset_of_others_back() -> None:
@@ -243,7 +223,7 @@ def test_a_run_with_a_committed_plan_without_a_result_judges_no_offset_of_others
     run(outside, [A, B])
     grow(outside, 4, 4)
     with pytest.raises(Crash):
-        run(outside, [A, B], crash_at("record", When.BEFORE))
+        run(outside, [A, B], at=crash_at("record", When.BEFORE))
     outside.owners.clear()
     Others(outside).own(A)
     outside.move_offset(A, 1)
@@ -302,7 +282,7 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
     assert plan.offsets_to_commit == (B,) and outside.offsets[B][0] == 7
     run(outside, [A, B])
     run(outside, [A, B])
-    reject_read_by_both(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_ledger_restored_before_the_group_changed_is_not_reported_as_untouched() -> None:
@@ -348,8 +328,8 @@ def test_offsets_that_others_read_on_from_are_no_moved_offsets_and_stop_no_run()
         "and reports what other members read"
     )
     assert differing(outside) == [(0, "read on by others", goes_on)]
-    outside = handed_over_and_left()
-    others = Others(outside)
+    outside = outside_of(5, 3)
+    others = left_unfinished(outside, "fetch", When.BEFORE)
     grow(outside, 2, 0)
     others.own(A)
     others.consume(A, 2)
@@ -382,18 +362,9 @@ def test_a_backfill_of_missing_offsets_leaves_others_and_one_by_name_reports_the
     )
 
 
-def handed_over_and_left() -> Outside:
-    outside = outside_of(5, 3)
-    run(outside, [A, B])
-    grow(outside, 4, 4)
-    with pytest.raises(Crash):
-        run(outside, [A, B], crash_at("fetch", When.BEFORE))
-    outside.owners.clear()
-    return outside
-
-
 def test_no_command_leaves_ranges_of_a_committed_plan_that_a_later_run_takes_for_others() -> None:
-    outside = handed_over_and_left()
+    outside = outside_of(5, 3)
+    left_unfinished(outside, "fetch", When.BEFORE)
     stored = outside.newest_plan()
     with pytest.raises(
         NeedsDecision, match="offsets of plan . are committed, and the plan is not in the table"
@@ -408,53 +379,45 @@ def test_no_command_leaves_ranges_of_a_committed_plan_that_a_later_run_takes_for
     assert len(outside.rows()) == 16
 
 
-def test_a_truncated_log_is_left_out_of_a_committed_plan_and_accepted_after_it() -> None:
-    outside = handed_over_and_left()
-    stored = outside.newest_plan()
-    assert stored
+@both_orders
+def test_a_truncated_log_is_left_out_of_a_stored_plan_and_accepted_after_it(
+    commit_when: CommitWhen,
+) -> None:
+    outside, settings = outside_of(5, 3), member_of(commit_when=commit_when)
+    left_unfinished(outside, "fetch", When.BEFORE, settings)
     outside.logs[A].cut(6)
     with pytest.raises(NeedsDecision):
-        run(outside, [])
-    world = FakeWorld(outside, SETTINGS)
-    snapshot = world.observe()
-    skip = Loss(A, 5, 9, LossReason.SKIPPED)
-    world.supersede(
-        plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, SETTINGS, now_ms=1),
-        snapshot.ledger,
-    )
-    run(outside, [])
+        run(outside, [], settings=settings)
+    superseded(outside, Loss(A, 5, 9, LossReason.SKIPPED), settings=settings)
+    run(outside, [], settings=settings)
     assert {place for partition, place in outside.rows() if partition == B} == set(range(7))
 
 
+@both_orders
 @pytest.mark.parametrize("ends", [(4, 2), (20, 20)], ids=["shorter", "longer"])
-def test_a_recreated_topic_leaves_nothing_of_a_committed_plan_and_the_message_has_the_command(
-    ends: Sequence[int],
+def test_a_recreated_topic_leaves_nothing_of_a_stored_plan_and_the_message_has_the_command(
+    ends: Sequence[int], commit_when: CommitWhen
 ) -> None:
-    outside = outside_of(5, 3)
+    outside, settings = outside_of(5, 3), member_of(commit_when=commit_when)
     outside.topic_ids = {"clicks": "one"}
-    run(outside, [A, B])
-    grow(outside, 4, 4)
-    with pytest.raises(Crash):
-        run(outside, [A, B], crash_at("fetch", When.BEFORE))
-    outside.owners.clear()
+    left_unfinished(outside, "fetch", When.BEFORE, settings)
     outside.topic_ids = {"clicks": "another"}
-    outside.logs = {
-        partition: replace(outside.logs[partition].recreated(), end=end)
-        for partition, end in zip((A, B), ends, strict=True)
-    }
-    with pytest.raises(NeedsDecision, match="recreated") as refused:
-        run(outside, [A, B])
+    for partition, end in zip((A, B), ends, strict=True):
+        outside.logs[partition] = replace(outside.logs[partition].recreated(), end=end)
+    with pytest.raises(NeedsDecision, match="recreated|stored and is not in the table") as refused:
+        run(outside, [A, B], settings=settings)
     first, then = (
         "etl plans supersede CONF 2 --reason",
         "etl topics accept-changes CONF -p clicks --reason",
     )
-    assert refused.value.action and refused.value.action.index(first) < refused.value.action.index(
-        then
-    )
-    superseded(outside)
-    accept(outside, "clicks", settings=SETTINGS, share=[A, B])
-    run(outside, [A, B])
-    run(outside, [A, B])
+    action = refused.value.action or ""
+    assert action.index(first) < action.index(then)
+    superseded(outside, settings=settings)
+    with contextlib.suppress(NeedsDecision):
+        run(outside, [], settings=settings)
+    accept(outside, "clicks", settings=settings, share=[A, B])
+    for _ in range(2):
+        run(outside, [A, B], settings=settings)
     assert {
         (loss.partition, loss.from_offset, loss.until_offset) for _, loss in outside.losses
     } == {
@@ -464,25 +427,14 @@ def test_a_recreated_topic_leaves_nothing_of_a_committed_plan_and_the_message_ha
     assert len(outside.keys()) == 5 + 3 + sum(ends)
 
 
-def superseded(outside: Outside, *skips: Loss) -> None:
-    """`etl plans supersede`, and the run after it, which stops or not."""
-    stored, world = outside.newest_plan(), FakeWorld(outside, SETTINGS)
-    assert stored
-    snapshot = world.observe()
-    world.supersede(
-        plan_superseding(Supersede(stored, "seen", skips), snapshot, SETTINGS, now_ms=1),
-        snapshot.ledger,
-    )
-    with contextlib.suppress(NeedsDecision):
-        run(outside, [])
-
-
 def test_what_expired_of_a_plan_that_was_handed_over_may_be_skipped_by_hand() -> None:
-    outside = handed_over_and_left()
+    outside = outside_of(5, 3)
+    left_unfinished(outside, "fetch", When.BEFORE)
     outside.logs[A].log_start = 7
     with pytest.raises(DataLoss):
-        superseded(outside, Loss(A, 5, 6, LossReason.SKIPPED))
-    superseded(outside, Loss(A, 5, 7, LossReason.SKIPPED))
+        superseded(outside, Loss(A, 5, 6, LossReason.SKIPPED), settings=SETTINGS)
+    superseded(outside, Loss(A, 5, 7, LossReason.SKIPPED), settings=SETTINGS)
+    run(outside, [])
     assert {place for partition, place in outside.rows() if partition == A} == {*range(5), 7, 8}
     assert {place for partition, place in outside.rows() if partition == B} == set(range(7))
 
@@ -580,7 +532,8 @@ def test_a_pipeline_with_a_void_plan_and_its_commit_metadata_is_not_inherited_ei
 def test_a_command_reports_the_known_state_of_a_stored_plans_commit(
     state: CommitState, why: str
 ) -> None:
-    outside = handed_over_and_left()
+    outside = outside_of(5, 3)
+    left_unfinished(outside, "fetch", When.BEFORE)
     plan = outside.newest_plan()
     assert plan
     with pytest.raises(NeedsDecision, match=why):

@@ -5,7 +5,7 @@ anything may happen between them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -21,93 +21,48 @@ from etl.decide.reconcile import plan_in_force
 from etl.decide.restore_ledger import find_lost_part
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import OffsetsStorage, TopicPartition
+from etl.model.partitions import OffsetsStorage
 from etl.model.plans import CommitState, ReadByOthers
 from etl.model.snapshot import Table
 from etl.report.run_progress import Outcome
-from etl.report.run_report import Report
 from etl.run.ingest import ingest
-from etl.settings.choices import OwnershipMode
-from etl.settings.sections import Settings
 from tests.builders import with_keys
 from tests.fakes import fake_ledger
-from tests.fakes.members import FakeMember, Others, member_with
+from tests.fakes.joining_stories import (
+    KAFKA,
+    A,
+    B,
+    C,
+    group_of,
+    left_unfinished,
+    member_of,
+    newest,
+    reject_broken,
+    run,
+)
+from tests.fakes.members import Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
-    At,
     accept,
     crash_at,
-    crash_at_moment,
     grow,
     new_report,
     once,
     outcomes,
-    outside_of,
     set_to,
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-A, B, C = LOGS
 BEFORE, AFTER = When.BEFORE, When.AFTER
 
 
-def joining(settings: Settings) -> Settings:
-    return with_keys(
-        settings, group={"mode": OwnershipMode.JOIN, "offsets_storage": OffsetsStorage.KAFKA}
-    )
-
-
-SETTINGS = joining(settings_of())
-
-
-def group_of(*ends: int) -> Outside:
-    outside = outside_of(*ends)
-    outside.offsets_in = OffsetsStorage.KAFKA
-    return outside
-
-
-def run(
-    outside: Outside,
-    *shares: Collection[TopicPartition] | None,
-    settings: Settings = SETTINGS,
-    at: At = lambda step, when: None,
-    made: Callable[[FakeMember], object] = lambda member: None,
-) -> Report:
-    report = new_report()
-    ingest(
-        FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report
-    )
-    return report
-
-
-def reject_broken(outside: Outside, others: Others) -> None:
-    """Each offset below the group's is in the table once or was read by others; never both."""
-    rows = outside.rows()
-    assert set(rows.values()) <= {1}
-    for partition in outside.logs:
-        ours, theirs = (
-            {place for one, place in rows if one == partition},
-            others.read.get(partition, set()),
-        )
-        assert not ours & theirs
-        assert ours | theirs == set(range(outside.kept.get(partition, (0, ""))[0])), partition
-
-
-def left_unfinished(outside: Outside, step: str, when: When) -> Others:
-    """The state after a run that dies there, and after others that read one record of A."""
-    others = Others(outside)
-    run(outside, [A, B])
-    grow(outside, 4, 4)
-    with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_at(step, when))
-    outside.owners.clear()
-    return others
+SETTINGS = member_of(KAFKA)
 
 
 def test_offsets_move_by_one_commit_after_the_plan_and_before_the_first_fetch() -> None:
-    outside, seen = group_of(5, 3, 4), []
+    outside, seen = group_of(KAFKA, 5, 3, 4), []
 
     def look() -> None:
         plan = outside.newest_plan()
@@ -129,31 +84,6 @@ def test_offsets_move_by_one_commit_after_the_plan_and_before_the_first_fetch() 
     )
 
 
-@pytest.mark.parametrize("theirs", [A, B])
-@pytest.mark.parametrize("moment", range(40))
-def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_twice(
-    moment: int,
-    theirs: TopicPartition,
-) -> None:
-    outside = group_of(5, 3)
-    others = Others(outside)
-    run(outside, [A, B])
-    grow(outside, 4, 4)
-    with contextlib.suppress(Crash):
-        run(outside, [A, B], at=crash_at_moment(moment))
-    outside.owners.clear()
-    others.own(theirs)
-    others.consume(theirs, outside.logs[theirs].end - outside.kept[theirs][0])
-    grow(outside, 2, 2)
-    others.consume(theirs, 1)
-    run(outside, [partition for partition in (A, B) if partition != theirs])
-    reject_broken(outside, others)
-    outside.owners.clear()
-    run(outside, [A, B])
-    reject_broken(outside, others)
-    assert outside.kept[A][0] == outside.logs[A].end and outside.kept[B][0] == outside.logs[B].end
-
-
 @pytest.mark.parametrize(
     ("step", "when", "outcome"),
     [
@@ -169,7 +99,7 @@ def test_the_commit_metadata_decides_whether_a_dead_run_committed_its_plan(
     when: When,
     outcome: Outcome,
 ) -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, step, when)
     report = run(outside, [A, B])
     assert outcomes(report)[0] is outcome
@@ -181,7 +111,7 @@ def test_the_commit_metadata_decides_whether_a_dead_run_committed_its_plan(
 def test_with_all_metadata_overwritten_an_operator_decides_and_nothing_is_stored(
     step: str, when: When
 ) -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, step, when)
     others.own(A, B)
     grow(outside, 2, 2)
@@ -208,7 +138,7 @@ def test_an_operator_decides_also_for_a_table_created_or_accepted_meanwhile() ->
         def _table(self) -> Table | None:
             return super()._table() or Table("table-1", 0, None, is_of_others_alone=True)
 
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = Others(outside)
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at("hand over", AFTER))
@@ -224,7 +154,7 @@ def test_an_operator_decides_also_for_a_table_created_or_accepted_meanwhile() ->
 
 
 def test_offsets_of_another_storage_decide_nothing_about_a_commit() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     left_unfinished(outside, "hand over", AFTER)
     outside.offsets_in = OffsetsStorage.ZOOKEEPER
     moved = with_keys(SETTINGS, group={"offsets_storage": OffsetsStorage.ZOOKEEPER})
@@ -236,7 +166,7 @@ def test_offsets_of_another_storage_decide_nothing_about_a_commit() -> None:
 
 def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
     """Its commit arrived after the answer of a broker that was no coordinator any more."""
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, "hand over", BEFORE)
     late = outside.newest_plan()
     assert late is not None
@@ -253,14 +183,13 @@ def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
 
     report = run(outside, [A, B], at=once("write resolved commits", AFTER, lands))
     assert outcomes(report)[0] is Outcome.PLAN_RESUMED and len(outside.rows()) == 16
-    newest = outside.newest_plan()
-    assert newest is not None and newest.commit.state is CommitState.DONE
+    assert newest(outside).commit.state is CommitState.DONE
     reject_broken(outside, others)
 
 
 @pytest.mark.parametrize("word", ["1795426610:worker-7", "9:" + "g" * 32])
 def test_a_word_of_another_consumer_that_begins_with_a_number_is_no_plan_of_ours(word: str) -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = Others(outside)
     run(outside, [A, B])
     grow(outside, 4, 4)
@@ -273,7 +202,7 @@ def test_a_word_of_another_consumer_that_begins_with_a_number_is_no_plan_of_ours
 
 
 def test_with_a_part_of_the_metadata_overwritten_the_rest_decides() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, "hand over", AFTER)
     others.own(A)
     grow(outside, 2, 2)
@@ -286,7 +215,7 @@ def test_with_a_part_of_the_metadata_overwritten_the_rest_decides() -> None:
 
 
 def test_a_rejected_commit_is_void_and_the_next_plan_has_the_partitions_owned_then() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others, voids = Others(outside), []
 
     def meanwhile() -> None:
@@ -316,7 +245,7 @@ def test_a_rejected_commit_is_void_and_the_next_plan_has_the_partitions_owned_th
 
 
 def test_an_unfinished_void_plan_needs_no_decision_whatever_others_committed_since() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = Others(outside)
     with pytest.raises(Crash):
 
@@ -340,29 +269,13 @@ def test_an_unfinished_void_plan_needs_no_decision_whatever_others_committed_sin
     reject_broken(outside, others)
 
 
-def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() -> None:
-    outside = group_of(5, 3)
-    others = Others(outside)
-
-    def at(step: str, when: When) -> None:
-        if (step, when) == ("hand over", BEFORE):
-            others.own(A)
-
-    with pytest.raises(Owned, match="The group rejected 4 offset commits: "):
-        run(outside, [A, B], at=at)
-    assert outside.kept == {} and not outside.rows()
-    outside.owners.clear()
-    run(outside, [A, B])
-    reject_broken(outside, others)
-
-
 def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_another_has_looked() -> (
     None
 ):
     """The other assignment has none of its partitions: if that membership did not end, its commit
     would be accepted, and the offsets would be lost.
     """
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = Others(outside)
     report = new_report()
 
@@ -385,18 +298,8 @@ def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_anoth
     assert len(outside.rows()) == 8
 
 
-def test_a_committed_plan_is_executed_by_the_next_run_even_without_an_assignment() -> None:
-    for step in ("mark", "fetch"):
-        outside = group_of(5, 3)
-        others = left_unfinished(outside, step, BEFORE)
-        others.own(A, B)
-        report = run(outside, [])
-        assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INGESTED, Outcome.NO_ASSIGNMENT]
-        reject_broken(outside, others)
-
-
 def test_an_uncommitted_plan_is_left_by_a_run_without_an_assignment_and_not_fetched() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, "hand over", BEFORE)
     others.own(A, B)
     assert outcomes(run(outside, [])) == [Outcome.NO_ASSIGNMENT]
@@ -405,15 +308,14 @@ def test_an_uncommitted_plan_is_left_by_a_run_without_an_assignment_and_not_fetc
     outside.owners.clear()
     run(outside, [A, B])
     reject_broken(outside, others)
-    newest = outside.newest_plan()
-    assert newest is not None and newest.losses.read_by_others == (ReadByOthers(A, 5, 7),)
+    assert newest(outside).losses.read_by_others == (ReadByOthers(A, 5, 7),)
 
 
 @pytest.mark.parametrize("is_void", [False, True])
 def test_records_read_by_others_before_an_uncommitted_plan_are_not_read_by_its_successor(
     is_void: bool,
 ) -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = Others(outside)
     run(outside, [A, B])
     grow(outside, 4, 4)
@@ -434,23 +336,11 @@ def test_records_read_by_others_before_an_uncommitted_plan_are_not_read_by_its_s
             run(outside, [A, B], at=crash_at("hand over", BEFORE))
         assert Outcome.PLAN_SUPERSEDED in outcomes(run(outside, [A, B]))
     reject_broken(outside, others)
-    newest = outside.newest_plan()
-    assert newest is not None and newest.losses.read_by_others == (ReadByOthers(A, 5, 8),)
-
-
-def test_an_offset_of_ours_that_went_back_or_was_forgotten_stops_the_run() -> None:
-    for now in ({A: (2, "")}, {}):
-        outside = group_of(5, 3)
-        run(outside, [A, B])
-        del outside.kept[A]
-        outside.kept.update(now)
-        run(outside, [B])
-        with pytest.raises(OffsetMoved):
-            run(outside, [A, B])
+    assert newest(outside).losses.read_by_others == (ReadByOthers(A, 5, 8),)
 
 
 def test_offsets_of_a_former_storage_are_not_reported_as_moved() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     run(outside, [A, B])
     outside.kept.clear()
     with pytest.raises(OffsetMoved, match="Another client removed") as removed:
@@ -479,7 +369,7 @@ def test_offsets_of_a_former_storage_are_not_reported_as_moved() -> None:
 
 
 def test_an_offset_that_went_back_after_an_uncommitted_plan_stops_the_run() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     left_unfinished(outside, "hand over", BEFORE)
     outside.kept[A] = 2, ""
     with pytest.raises(OffsetMoved):
@@ -487,7 +377,7 @@ def test_an_offset_that_went_back_after_an_uncommitted_plan_stops_the_run() -> N
 
 
 def test_consumers_in_zookeeper_under_the_same_name_stop_the_run() -> None:
-    outside = group_of(5)
+    outside = group_of(KAFKA, 5)
     outside.live_consumers = ("group_old-1",)
     with pytest.raises(Owned, match="registered in ZooKeeper: group_old-1"):
         run(outside, [A])
@@ -497,7 +387,7 @@ def test_consumers_in_zookeeper_under_the_same_name_stop_the_run() -> None:
 def test_another_mode_finishes_a_committed_plan_and_rejects_an_undecidable_one() -> None:
     claiming = settings_of()
     for step, when in (("hand over", BEFORE), ("hand over", AFTER)):
-        outside = group_of(5, 3)
+        outside = group_of(KAFKA, 5, 3)
         left_unfinished(outside, step, when)
         outside.group.members.clear()
         if when is BEFORE:
@@ -509,7 +399,7 @@ def test_another_mode_finishes_a_committed_plan_and_rejects_an_undecidable_one()
 
 
 def test_the_document_of_a_plan_contains_the_state_of_its_commit_and_its_id_does_not() -> None:
-    outside = group_of(5)
+    outside = group_of(KAFKA, 5)
     left_behind_by = []
     run(
         outside,
@@ -528,7 +418,7 @@ def test_a_dead_runs_membership_ends_by_the_next_run_and_a_static_one_only_in_do
     step: str,
     instance_id: str | None,
 ) -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     with pytest.raises(Crash):
         run(
             outside,
@@ -545,7 +435,7 @@ def test_a_dead_runs_membership_ends_by_the_next_run_and_a_static_one_only_in_do
 
 
 def test_of_a_partial_commit_nothing_is_loaded_before_an_operator_skips_the_rest() -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, "hand over", AFTER)
     before = outside.newest_plan()
     assert before is not None
@@ -572,7 +462,7 @@ def test_of_a_partial_commit_nothing_is_loaded_before_an_operator_skips_the_rest
 def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what_they_read() -> (
     None
 ):
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, "hand over", BEFORE)
     others.own(A, B)
     for partition in (A, B):
@@ -588,15 +478,14 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     )
     run(outside, [A, B])
     reject_broken(outside, others)
-    newest = outside.newest_plan()
-    assert newest is not None and newest.losses.read_by_others == (
+    assert newest(outside).losses.read_by_others == (
         ReadByOthers(A, 5, 9),
         ReadByOthers(B, 3, 7),
     )
 
 
 def read_on_after_a_plan_without_result() -> Outside:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = left_unfinished(outside, "record", BEFORE)
     others.own(A)
     grow(outside, 3, 3)
@@ -631,7 +520,7 @@ def test_no_command_is_decided_after_a_plan_without_a_recorded_result(
 def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_read_by_others(
     is_gone: bool,
 ) -> None:
-    outside = group_of(5, 3)
+    outside = group_of(KAFKA, 5, 3)
     others = Others(outside)
     run(outside, [A, B])
     older = dict(outside.plans), dict(outside.applied)

@@ -5,6 +5,7 @@ range, and are reported.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,10 @@ from tests.builders import pending_starts_of
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    CRASHES,
     LOGS,
     OutsideOf,
     accept,
     crash_at,
-    crash_at_moment,
     grow,
     new_report,
     of_both_kinds,
@@ -37,7 +36,6 @@ from tests.fakes.stories import (
     reject_broken,
     reject_unfinished,
     run,
-    set_to,
     settings_for,
     settings_of,
 )
@@ -100,48 +98,6 @@ def test_if_every_new_record_is_paused_the_run_is_up_to_date_and_reports_the_pau
     assert sorted(outcomes(run(outside))) == sorted([Outcome.PAUSED, Outcome.UP_TO_DATE])
 
 
-@pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_crash_at_any_moment_with_a_paused_log_loads_its_rows_once_and_only_after_the_resume(
-    step: str, when: When
-) -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    partition = pause(outside)
-    grow(outside, 2, 2, 2)
-    try:
-        run(outside, at=crash_at(step, when))
-    except Crash:
-        pass
-    reject_broken(outside)
-    run(outside)
-    assert rows_of(outside, partition) == 3
-    outside.pauses = ()
-    run(outside)
-    reject_unfinished(outside)
-
-
-@pytest.mark.parametrize("moment", range(0, 22))
-def test_a_log_paused_at_any_moment_of_a_run_is_read_by_its_stored_plan_and_by_no_later_one(
-    moment: int,
-) -> None:
-    outside = outside_of(5, 3, 4)
-    try:
-        run(outside, at=crash_at_moment(moment))
-    except Crash:
-        pass
-    was_planned = bool(outside.plans)
-    partition = pause(outside)
-    run(outside)
-    reject_broken(outside)
-    assert rows_of(outside, partition) == (3 if was_planned else 0)
-    grow(outside, 2, 2, 2)
-    run(outside)
-    assert rows_of(outside, partition) == (3 if was_planned else 0)
-    outside.pauses = ()
-    run(outside)
-    reject_unfinished(outside)
-
-
 def test_a_stored_plan_over_a_log_paused_since_is_executed_whole_and_reports_it() -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
@@ -155,40 +111,30 @@ def test_a_stored_plan_over_a_log_paused_since_is_executed_whole_and_reports_it(
     assert rows_of(outside, partition) == 3 and len(paused_in(report)) == 1
 
 
-def test_a_superseding_plan_leaves_out_a_log_paused_since_and_loses_nothing() -> None:
-    outside, skipping = outside_of(5, 3, 4), settings_of(on_data_loss="skip")
-    with pytest.raises(Crash):
-        run(outside, skipping, at=crash_at("store plan", When.AFTER))
-    partition = pause(outside)
-    outside.logs[LOGS[0]].log_start = 2
-    report = run(outside, skipping)
-    assert Outcome.PLAN_SUPERSEDED in outcomes(report) and rows_of(outside, partition) == 0
-    outside.pauses = ()
-    run(outside, skipping)
-    assert rows_of(outside, partition) == 3 and rows_of(outside, LOGS[0]) == 3
-    reject_broken(outside)
-
-
-@pytest.mark.parametrize("happens", ["expired", "no_leader"])
-def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_plan_as_of_any_log(
-    happens: str,
+@pytest.mark.parametrize(
+    ("place", "change", "rows"),
+    [
+        (1, {"log_start": 2}, [5, 1]),
+        (1, {"has_leader": False}, [5, 3]),
+        (0, {"log_start": 2}, [3, 3]),
+    ],
+    ids=["it expired", "it has no leader", "another one expired"],
+)
+def test_a_superseding_plan_leaves_out_a_log_paused_since_and_loses_nothing_of_it(
+    place: int, change: dict[str, Any], rows: list[int]
 ) -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(on_data_loss="skip", on_no_leader="skip")
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     partition = pause(outside)
-    outside.logs[partition].log_start, outside.logs[partition].has_leader = (
-        (2, True) if happens == "expired" else (0, False)
-    )
-    report = run(outside, settings)
-    assert (
-        Outcome.PLAN_SUPERSEDED in outcomes(report)
-        and rows_of(outside, partition) == 0
-        and not outside.losses
+    vars(outside.logs[LOGS[place]]).update(change)
+    assert Outcome.PLAN_SUPERSEDED in outcomes(run(outside, settings))
+    assert rows_of(outside, partition) == 0 and all(
+        loss.partition != partition for _, loss in outside.losses
     )
     outside.pauses, outside.logs[partition].has_leader = (), True
     run(outside, settings)
-    assert rows_of(outside, partition) == (1 if happens == "expired" else 3)
+    assert [rows_of(outside, one) for one in LOGS[:2]] == rows
     reject_broken(outside)
 
 
@@ -271,19 +217,6 @@ def test_a_moved_offset_of_a_paused_log_stops_the_run_like_that_of_any_log() -> 
     outside.move_offset(partition, 2)
     with pytest.raises(OffsetMoved):
         run(outside)
-
-
-def test_an_offset_of_a_paused_log_is_set_and_nothing_is_read_there_before_the_resume() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    partition = pause(outside)
-    grow(outside, 0, 4, 0)
-    set_to(outside, b=5)
-    run(outside)
-    assert outside.offsets[partition][0] == 5 and rows_of(outside, partition) == 3
-    outside.pauses = ()
-    run(outside)
-    assert rows_of(outside, partition) == 5
 
 
 def test_a_replay_that_names_a_paused_log_replaces_its_rows() -> None:

@@ -4,7 +4,6 @@ killed and whichever driver runs at the same time.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from tests.fakes.stories import (
     At,
     accept,
     crash_at,
-    crash_at_moment,
     grow,
     new_report,
     outcomes,
@@ -156,58 +154,6 @@ def test_a_repeated_replay_after_a_crash_ends_with_the_stored_plan(step: str, wh
     assert plan.number == (4 if is_done else 3)
     assert {by for row, by in outside.writers().items() if row in INTERVAL} == {plan.number}
     reject_unfinished(outside)
-
-
-@pytest.mark.parametrize("first", range(0, 2 * len(STEPS), 3))
-def test_crashes_one_after_the_other_lose_and_double_nothing(first: int) -> None:
-    for second in range(0, 2 * len(STEPS), 2):
-        outside = loaded(5, 3, 4)
-        for moment in (first, second):
-            with contextlib.suppress(Crash):
-                replayed(outside, at=crash_at_moment(moment))
-            reject_broken(outside)
-            assert len(outside.writers()) == 12
-        run(outside)
-        reject_unfinished(outside)
-
-
-@pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(
-    step: str, when: When
-) -> None:
-    outside, done = loaded(5, 3, 4), list[int]()
-
-    def at_moment(reached: str, side: When) -> None:
-        if (reached, side) == (step, when) and not done:
-            done.append(1)
-            grow(outside, 1, 0, 2)
-            outside.owners.clear()  # the first driver was forgotten with its session
-            run(outside)
-
-    with contextlib.suppress(EtlError):
-        replayed(outside, at=at_moment)
-    reject_broken(outside)
-    run(outside)
-    reject_unfinished(outside)
-    assert done
-
-
-@pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_two_replays_at_the_same_time_lose_and_double_nothing(step: str, when: When) -> None:
-    outside, done = loaded(5, 3, 4), list[int]()
-
-    def at_moment(reached: str, side: When) -> None:
-        if (reached, side) == (step, when) and not done:
-            done.append(1)
-            outside.owners.clear()
-            with contextlib.suppress(EtlError):
-                replayed(outside, wanted(2, 5))
-
-    with contextlib.suppress(EtlError):
-        replayed(outside, at=at_moment)
-    run(outside)
-    reject_unfinished(outside)
-    assert len(outside.writers()) == 12
 
 
 def test_a_plan_that_an_earlier_run_left_is_executed_before_the_replay() -> None:
@@ -454,17 +400,6 @@ def test_what_changed_since_it_was_shown_is_not_replaced() -> None:
     assert sorted(outside.plans) == [1, 2, 3]
 
 
-def test_a_ledger_of_before_the_replay_learns_it_from_the_table() -> None:
-    outside = loaded(5, 3, 4)
-    plans, applied = dict(outside.plans), dict(outside.applied)
-    plan = replayed(outside)
-    outside.plans, outside.applied = plans, applied
-    report = run(outside)
-    assert outcomes(report) == [Outcome.LEDGER_RESTORED, Outcome.UP_TO_DATE]
-    assert outside.newest_plan() == plan
-    reject_unfinished(outside)
-
-
 def test_a_moved_offset_is_decided_by_the_next_run_and_not_by_a_replay() -> None:
     outside, settings = loaded(5, 3, 4), settings_of(on_offset_changed="follow")
     grow(outside, 5, 0, 0)
@@ -477,13 +412,3 @@ def test_a_moved_offset_is_decided_by_the_next_run_and_not_by_a_replay() -> None
         Outcome.INGESTED,
     ]
     assert not [row for row, times in outside.rows().items() if times > 1]
-
-
-def test_a_run_after_a_replay_and_a_replay_after_that_load_each_record_once() -> None:
-    outside = loaded(5, 3, 4)
-    for turn in range(3):
-        replayed(outside, wanted(turn, 5 + turn))
-        grow(outside, 1, 1, 1)
-        run(outside)
-        reject_unfinished(outside)
-    assert [one.rows for one in FakeWorld(outside, SETTINGS).loaded().intervals[LOGS[0]]] == [8]

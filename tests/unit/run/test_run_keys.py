@@ -1,27 +1,31 @@
 """Runs with a key and up to a bound on the fake cluster: a repeated run, at any moment, loads the
-requested records once.
+requested records once, also those of partitions that could not be read at first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from etl.decide.next_step import steps_ahead
+from etl.decide.next_step import Action, steps_ahead
 from etl.decide.run_requests import KEYS_KEPT, with_key
 from etl.errors import EtlError, Owned, SettingsError
+from etl.model.partitions import TopicPartition
 from etl.model.plans import Bound, Bounds, Request, RunKeyRecord
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
+from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
-from tests.builders import plain_settings
+from tests.builders import with_keys
 from tests.fakes import fake_ledger
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     CRASHES,
     LOGS,
+    PHYSICAL_SETTINGS,
     SETTINGS,
     At,
     crash_at,
@@ -29,27 +33,34 @@ from tests.fakes.stories import (
     new_report,
     outcomes,
     outside_of,
+    physical_outside_of,
+    set_to,
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
 T = 100
 UNTIL = Bounds(until=Bound("T", at_ms=T))
-K = Request("2026-01-31T00", UNTIL)
+K = Request("K", UNTIL)
+BARE = Request("K")
+SKIPS = settings_of(on_no_leader="skip")
+CAPPED = settings_of(limits={"max_records_per_plan": 3}, on_no_leader="skip")
+LEAVES = with_keys(SETTINGS, group={"on_owned": OnOwned.SKIP})
+AWAY = LOGS[2]
 AFTER_T = {LOGS[0]: 3, LOGS[1]: 2}
 """The first offset of each partition with a record at T or later; none in the third one."""
 
 
-def outside() -> Outside:
-    """Three logs with a few records after T in two of them."""
+def outside(third: int | None = None) -> Outside:
+    """Three logs with a few records after T in two of them; `third`: from there on in the third."""
     out = outside_of(5, 3, 4)
-    for partition, offset in AFTER_T.items():
+    for partition, offset in {**AFTER_T, **({} if third is None else {AWAY: third})}.items():
         out.logs[partition].later = {at: T for at in range(offset, 20)}
     return out
 
 
 def load(
-    out: Outside, request: Request | None = K, settings: Settings = SETTINGS, at: At | None = None
+    out: Outside, request: Request | None = K, settings: Settings = SKIPS, at: At | None = None
 ) -> Report:
     report = replace(new_report(), request=request)
     ingest(
@@ -58,21 +69,31 @@ def load(
     return report
 
 
-def reached(out: Outside) -> list[int]:
-    """How many offsets of each log are in the table; each is there once and none is left out."""
+def reached(out: Outside, *, is_whole: bool = True) -> list[int]:
+    """How many offsets of each log are in the table; each is there once and none is left out, unless
+    it is not whole.
+    """
     rows = out.rows()
     assert set(rows.values()) <= {1}
     found = [
         sorted(offset for partition, offset in rows if partition == one and isinstance(offset, int))
         for one in LOGS
     ]
-    assert all(offsets == list(range(len(offsets))) for offsets in found)
+    assert not is_whole or all(offsets == list(range(len(offsets))) for offsets in found)
     return [len(offsets) for offsets in found]
 
 
 def grow(out: Outside) -> None:
     for partition in LOGS:
         out.logs[partition].grow(2)
+
+
+def left(report: Report) -> list[str]:
+    return messages_of(report, Outcome.NOT_COMPLETE)
+
+
+def lead(out: Outside, *, is_led: bool, partition: TopicPartition = AWAY) -> None:
+    out.logs[partition].has_leader = is_led
 
 
 def messages_of(report: Report, outcome: Outcome) -> list[str]:
@@ -236,31 +257,32 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     assert reached(out) == [5, 3, 4]
 
 
-def test_a_key_that_had_nothing_to_read_but_a_log_without_a_leader_is_not_kept() -> None:
-    out, skips = outside(), settings_of(on_no_leader="skip")
-    load(out, None)
-    out.logs[LOGS[2]].grow(2)
-    out.logs[LOGS[2]].has_leader = False
-    assert messages_of(load(out, settings=skips), Outcome.UP_TO_DATE) == ["No new records"]
-    out.logs[LOGS[2]].has_leader = True
-    assert Outcome.INGESTED in outcomes(load(out, settings=skips))
-    assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
-
-
-def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept() -> None:
-    out, leaves = (
-        outside(),
-        plain_settings(
-            source={"assume_cluster_id": "cluster-1", "topics": ["clicks.*"]},
-            group={"on_owned": "skip"},
+@pytest.mark.parametrize(
+    ("settings", "leave", "come_back"),
+    [
+        (
+            SKIPS,
+            lambda out: lead(out, is_led=False),
+            lambda out: lead(out, is_led=True),
         ),
-    )
+        (
+            LEAVES,
+            lambda out: out.owners.update({AWAY: "old-consumer"}),
+            lambda out: out.owners.clear(),
+        ),
+    ],
+    ids=["no leader", "another owner"],
+)
+def test_a_key_that_had_nothing_to_read_but_a_log_that_was_left_out_is_not_kept(
+    settings: Settings, leave: Callable[[Outside], None], come_back: Callable[[Outside], None]
+) -> None:
+    out = outside()
     load(out, None)
     out.logs[LOGS[2]].grow(2)
-    out.owners[LOGS[2]] = "old-consumer"
-    assert messages_of(load(out, settings=leaves), Outcome.UP_TO_DATE) == ["No new records"]
-    out.owners.clear()
-    assert Outcome.INGESTED in outcomes(load(out, settings=leaves))
+    leave(out)
+    assert messages_of(load(out, settings=settings), Outcome.UP_TO_DATE) == ["No new records"]
+    come_back(out)
+    assert Outcome.INGESTED in outcomes(load(out, settings=settings))
     assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
 
 
@@ -431,7 +453,7 @@ def test_a_preview_follows_the_run_key_and_the_bounds_of_the_request() -> None:
     ]
     load(out)
     steps = steps_ahead(FakeWorld(out, SETTINGS, request=K).observe(), SETTINGS, now_ms=1, uid="u")
-    assert [step.done_before for step in steps] == [RunKeyRecord("2026-01-31T00", 1, "until T")]
+    assert [step.done_before for step in steps] == [RunKeyRecord("K", 1, "until T")]
 
 
 def test_a_log_that_appears_under_a_key_that_caps_cut_is_left_to_a_later_run() -> None:
@@ -449,7 +471,7 @@ def test_a_run_that_fails_under_a_key_leaves_the_key_free() -> None:
     out = outside()
     out.logs[LOGS[0]].has_leader = False
     with pytest.raises(EtlError):
-        load(out)
+        load(out, settings=SETTINGS)
     out.logs[LOGS[0]].has_leader = True
     assert Outcome.INGESTED in outcomes(load(out))
 
@@ -461,3 +483,197 @@ def test_what_caps_left_is_counted_up_to_the_bound_and_not_to_the_end() -> None:
         "limits.max_records_per_plan (2): 7 offsets of 3 partitions remain"
     ]
     assert Outcome.LIMIT_REACHED not in outcomes(load(out, Request(None, UNTIL), SETTINGS))
+
+
+@pytest.mark.parametrize("settings", [SKIPS, CAPPED])
+@pytest.mark.parametrize("request_", [K, BARE], ids=["up to a time", "to the ends"])
+def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(
+    settings: Settings, request_: Request
+) -> None:
+    out = outside(2)
+    lead(out, is_led=False)
+    report = load(out, request_, settings)
+    first = [3, 2, 0] if request_ is K else [5, 3, 0]
+    assert reached(out) == first and report.exit_code == 0
+    assert left(report) == [
+        "Run key K is not loaded in clicks 2, which could not be read. Run it again with the "
+        "key when it can be read"
+    ]
+    assert left(load(out, request_, settings)) == left(report)
+    assert reached(out) == first
+    out.logs[LOGS[0]].grow(2)
+    lead(out, is_led=True)
+    report = load(out, request_, settings)
+    assert reached(out) == [*first[:2], 2 if request_ is K else 4] and not left(report)
+    grow(out)
+    assert outcomes(load(out, request_, settings)) == [Outcome.ALREADY_LOADED]
+
+
+def test_a_log_without_a_leader_between_two_plans_of_a_key_is_loaded_to_the_frozen_end() -> None:
+    out = outside_of(5, 3, 4)
+
+    def leave(step: str, when: When) -> None:
+        if (step, when) == ("tidy", When.AFTER):
+            lead(out, is_led=False)
+
+    report = load(out, BARE, CAPPED, at=leave)
+    assert reached(out)[:2] == [5, 3] and reached(out)[2] < 4 and left(report)
+    lead(out, is_led=True)
+    grow(out)
+    assert not left(load(out, BARE, CAPPED))
+    assert reached(out) == [5, 3, 4]
+    assert outcomes(load(out, BARE, CAPPED)) == [Outcome.ALREADY_LOADED]
+
+
+def test_a_log_that_had_an_owner_is_loaded_to_its_end_at_the_keys_first_run() -> None:
+    out = outside_of(5, 3, 4)
+    load(out, None, LEAVES)
+    grow(out)
+    out.owners[AWAY] = "old-consumer"
+    assert left(load(out, BARE, LEAVES))
+    grow(out)
+    out.owners.clear()
+    load(out, BARE, LEAVES)
+    assert reached(out) == [7, 5, 6]
+    assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_LOADED]
+
+
+def test_what_a_key_left_and_another_run_has_loaded_by_now_is_nobodys_to_load() -> None:
+    out = outside(2)
+    lead(out, is_led=False)
+    load(out)
+    lead(out, is_led=True)
+    load(out, None)
+    assert reached(out) == [5, 3, 4]
+    assert outcomes(load(out)) == [Outcome.ALREADY_LOADED]
+
+
+def test_a_key_that_finds_no_more_in_a_log_that_is_back_stays_at_that_whatever_comes_there() -> (
+    None
+):
+    out = outside_of(5, 3, 4)
+    load(out, None)
+    out.logs[LOGS[0]].grow(2)
+    lead(out, is_led=False)
+    assert left(load(out, BARE))
+    lead(out, is_led=True)
+    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_LOADED]
+    grow(out)
+    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_LOADED]
+    assert reached(out) == [7, 3, 4]
+
+
+def test_a_plan_that_supersedes_one_under_a_key_keeps_the_log_without_a_leader() -> None:
+    out, lets_go = outside_of(5, 3, 4), settings_of(on_data_loss="skip", on_no_leader="skip")
+    with pytest.raises(Crash):
+        load(out, BARE, lets_go, at=crash_at("fetch", When.BEFORE))
+    out.logs[LOGS[0]].log_start = 1
+    lead(out, is_led=False)
+    grow(out)
+    report = load(out, BARE, lets_go)
+    assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED and left(report)
+    lead(out, is_led=True)
+    load(out, BARE, lets_go)
+    assert reached(out, is_whole=False) == [4, 3, 4]
+    assert outcomes(load(out, BARE, lets_go)) == [Outcome.ALREADY_LOADED]
+
+
+def test_a_key_that_left_a_log_stays_done_after_later_plans_and_pruning() -> None:
+    out = outside_of(5, 3, 4)
+    load(out, None, LEAVES)
+    grow(out)
+    out.owners[AWAY] = "old-consumer"
+    load(out, BARE, LEAVES)
+    out.owners.clear()
+    load(out, None, LEAVES)
+    fake_ledger.prune(out)
+    fake_ledger.prune(out)
+    grow(out)
+    assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_LOADED]
+    assert reached(out) == [7, 5, 6]
+
+
+def test_a_key_without_records_is_incomplete_if_none_is_as_late_or_a_log_was_left_out() -> None:
+    out = outside_of(5, 3, 4)
+    load(out, None)
+    report = load(out)
+    assert left(report) == [
+        "Each of 3 partitions has no record at or after T. Older records that arrive later "
+        "are loaded by a later run"
+    ]
+    assert Outcome.UP_TO_DATE in outcomes(report)
+    lead(out, is_led=False)
+    assert any(
+        "Run key other is not loaded in clicks 2" in sentence
+        for sentence in left(load(out, Request("other")))
+    )
+
+
+def test_a_key_with_a_plan_superseded_by_set_offsets_keeps_its_frozen_bound() -> None:
+    out = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        load(out, BARE, at=crash_at("fetch", When.BEFORE))
+    grow(out)
+    out.owners.clear()
+    set_to(out, a=2)
+    load(out, BARE)
+    assert reached(out, is_whole=False) == [3, 3, 4]
+    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_LOADED]
+
+
+def test_a_relative_start_of_a_key_is_not_resolved_again_an_hour_later() -> None:
+    out = outside_of(5, 3, 4)
+    request = Request("K", Bounds(start=Bound("-1h", at_ms=T)))
+    with pytest.raises(Crash):
+        load(out, request, CAPPED, at=crash_at("tidy", When.AFTER))
+    load(out, replace(request, bounds=Bounds(start=Bound("-1h", at_ms=2 * T))), CAPPED)
+    assert reached(out) == [5, 3, 4]
+
+
+def test_a_log_of_byte_offsets_is_read_to_its_frozen_end_though_no_boundary_names_it() -> None:
+    out = physical_outside_of(3, 4)
+    capped = PHYSICAL_SETTINGS.model_copy(
+        update={"limits": PHYSICAL_SETTINGS.limits.model_copy(update={"max_bytes_per_plan": 1})}
+    )
+    ends = [partition.end for partition in out.logs.values()]
+    with pytest.raises(Crash):
+        load(out, BARE, capped, at=crash_at("tidy", When.AFTER))
+    for partition in out.logs.values():
+        partition.grow(2)
+    report = load(out, BARE, capped)
+    assert (
+        report.plan
+        and [report.plan.loaded_until[partition] for partition in out.logs] == ends
+        and not left(report)
+    )
+    assert outcomes(load(out, BARE, capped)) == [Outcome.ALREADY_LOADED]
+
+
+def test_a_plan_that_supersedes_one_under_a_key_ends_at_the_same_byte_offset() -> None:
+    out = physical_outside_of(3, 4)
+    first, second = out.logs
+    ends = [partition.end for partition in out.logs.values()]
+    with pytest.raises(Crash):
+        load(out, BARE, PHYSICAL_SETTINGS, at=crash_at("fetch", When.BEFORE))
+    for partition in out.logs.values():
+        partition.grow(2)
+    lead(out, is_led=False, partition=second)
+    report = load(out, BARE, PHYSICAL_SETTINGS)
+    assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED and "clicks" in left(report)[0]
+    assert report.plan and report.plan.loaded_until[first] == ends[0]
+    lead(out, is_led=True, partition=second)
+    report = load(out, BARE, PHYSICAL_SETTINGS)
+    assert report.plan and [report.plan.loaded_until[partition] for partition in out.logs] == ends
+    assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_LOADED]
+
+
+def test_a_preview_of_a_plan_cut_by_a_cap_and_left_by_a_crash_includes_the_next_one() -> None:
+    out = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        load(out, BARE, CAPPED, at=crash_at("fetch", When.BEFORE))
+    out.owners.clear()
+    steps = steps_ahead(FakeWorld(out, CAPPED, request=BARE).observe(), CAPPED, now_ms=1, uid="u")
+    assert [(step.action, step.plan and step.plan.number) for step in steps] == [
+        (Action.REPLAY, 1),
+        (Action.STORE, 2),
+    ]

@@ -1,5 +1,6 @@
-"""Stored plans that another one replaces: expired ranges, an operator's decision, and drivers that
-do not know of it.
+"""Stored plans that another one replaces: expired ranges, an operator's decision, drivers that do
+not know of it, and retention between a plan and its fetch, which the same run follows, and not for
+ever.
 """
 
 from __future__ import annotations
@@ -9,22 +10,24 @@ import contextlib
 import pytest
 
 from etl.decide.plan_replacement import replacement_plan
-from etl.errors import DataLoss, Owned
+from etl.errors import DataLoss, ExpiredOffsets, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Loss, LossReason
 from etl.model.snapshot import Supersede
 from etl.report.run_progress import Outcome
+from etl.run.ingest import EXPIRIES_MAX, ingest
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
     SETTINGS,
     SKIPPING,
+    At,
     crash_at,
     expired_plan,
     grow,
+    new_report,
     outcomes,
     outside_of,
-    reject_broken,
     reject_unfinished,
     run,
 )
@@ -82,23 +85,6 @@ def test_a_stored_plan_with_an_expired_range_stops_the_run_under_fail_and_stays(
     assert outside.plans == stored and outside.table is None
 
 
-@pytest.mark.parametrize(
-    "step",
-    ["supersede", "fetch", "append", "record losses", "record", "commit from 0", "commit from 2"],
-)
-@pytest.mark.parametrize("when", When)
-def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(
-    step: str, when: When
-) -> None:
-    outside = expired_plan()
-    with pytest.raises(Crash):
-        run(outside, SKIPPING, at=crash_at(step, when))
-    reject_broken(outside)
-    grow(outside, 1, 2, 3)
-    run(outside, SKIPPING)
-    reject_unfinished(outside)
-
-
 def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
     """An operator supersedes the stored plan and leaves offsets out."""
     world = FakeWorld(outside, SKIPPING)
@@ -133,24 +119,6 @@ def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_
     ]
 
 
-def test_a_late_append_of_a_superseded_plan_wins_and_the_next_run_restores_it() -> None:
-    outside = outside_of(5, 3, 4)
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == ("open table", When.AFTER):
-            # the rows are read by now; then the range expires, and another driver supersedes the
-            # plan and dies
-            outside.logs[LOGS[0]].log_start = 1
-            with contextlib.suppress(Crash):
-                run(outside, SKIPPING, at=crash_at("supersede", When.AFTER))
-            outside.logs[LOGS[0]].log_start = 0
-
-    run(outside, SKIPPING, at=at)
-    report = run(outside, SKIPPING)
-    assert outcomes(report)[:1] == [Outcome.LEDGER_RESTORED]
-    reject_unfinished(outside)
-
-
 def test_two_drivers_cannot_both_supersede_a_plan() -> None:
     outside = expired_plan()
 
@@ -160,4 +128,68 @@ def test_two_drivers_cannot_both_supersede_a_plan() -> None:
 
     with pytest.raises(Owned, match="changed this plan"):
         run(outside, SKIPPING, at=at)
+    reject_unfinished(outside)
+
+
+# -- retention between a plan and its fetch
+
+
+def expiring(outside: Outside, *log_starts: int) -> At:
+    """Before each of the first fetches retention moves the start of a partition."""
+    left = list(log_starts)
+
+    def at(step: str, when: When) -> None:
+        if (step, when) == ("fetch", When.BEFORE) and left:
+            outside.logs[LOGS[0]].log_start = left.pop(0)
+
+    return at
+
+
+def test_a_plan_that_retention_overtakes_is_superseded_in_the_same_run() -> None:
+    outside = outside_of(5, 3, 4)
+    report = run(outside, SKIPPING, expiring(outside, 2))
+    assert outcomes(report) == [
+        Outcome.PLAN_SUPERSEDED,
+        Outcome.RECORDS_LOST,
+        Outcome.EXPIRES_SOON,
+        Outcome.INGESTED,
+    ]
+    assert outside.losses == [(1, Loss(LOGS[0], 0, 2, LossReason.EXPIRED))]
+    assert len(outside.table or ()) == 1
+    reject_unfinished(outside)
+
+
+def test_retention_that_overtakes_again_and_again_is_followed_as_often_as_that_is_bounded() -> None:
+    outside = outside_of(20, 3, 4)
+    run(outside, SKIPPING, expiring(outside, *range(1, EXPIRIES_MAX + 1)))
+    reject_unfinished(outside)
+    assert sum(loss.until_offset - loss.from_offset for _, loss in outside.losses) == EXPIRIES_MAX
+
+
+def test_retention_faster_than_the_run_stops_it_and_the_next_run_continues() -> None:
+    outside = outside_of(20, 3, 4)
+    with pytest.raises(ExpiredOffsets):
+        run(outside, SKIPPING, expiring(outside, *range(1, EXPIRIES_MAX + 2)))
+    assert not outside.rows() and not outside.offsets
+    run(outside, SKIPPING)
+    reject_unfinished(outside)
+
+
+def test_under_fail_retention_between_plan_and_fetch_stops_the_run_at_once() -> None:
+    outside = outside_of(5, 3, 4)
+    world = FakeWorld(outside, SETTINGS, expiring(outside, 2))
+    with pytest.raises(ExpiredOffsets):
+        ingest(world, SETTINGS, new_report())
+    assert world.steps.count("observe") == 1 and outside.table is None
+
+
+def test_a_plan_that_was_left_and_is_overtaken_again_is_superseded_in_the_run_that_finds_it() -> (
+    None
+):
+    outside = outside_of(9, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, crash_at("fetch", When.BEFORE))
+    outside.logs[LOGS[0]].log_start = 1
+    report = run(outside, SKIPPING, expiring(outside, 2, 3))
+    assert outcomes(report)[-1] is Outcome.INGESTED
     reject_unfinished(outside)

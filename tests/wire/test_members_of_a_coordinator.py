@@ -419,7 +419,7 @@ def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(
         thread.join(20)
         assert found and found[0] < stage.logs and not holder.is_current
         assert (
-            eventually(holder, lambda its: its.logs == stage.logs - found[0]).generation
+            eventually(holder, lambda its: its.partitions == stage.logs - found[0]).generation
             != holding.generation
         )
         other.leave()

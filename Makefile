@@ -87,7 +87,7 @@ fuzz: setup ## random examples for every law, then coverage-guided bytes for eve
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
 
-soak: setup ## a real run killed 60 times at random moments, 40 minutes; SOAK=--fast for thousands of kills per minute without Spark
+soak: setup ## thousands of runs killed, paused and cut off at each request, 5 minutes, without Spark and brokers; SOAK="--every-moment" for each in turn
 	@$(BIN)/python -m tests.soak $(SOAK)
 
 bench: setup ## speed compared with Spark's Kafka source and others, memory, growth, small runs, planning: 25 minutes; writes docs/proof/speed.md; BENCH="--workloads 1kB-lz4" for a part

@@ -31,22 +31,62 @@ def polled(consumer: Consumer, count: int) -> list[Record]:
     return found
 
 
-@pytest.mark.parametrize("stage", OLD, indirect=True)
-def test_on_jafka_and_0_8_foreign_records_are_returned_once_and_a_group_continues(
-    stage: KafkaStage | JafkaStage,
-    unused_group: str,
-) -> None:
-    it_gives_what_the_releases_consumer_reads(stage, unused_group)
-
-
-@pytest.mark.brokers
 @pytest.mark.parametrize(
-    "stage", [version for version in RELEASES if version not in OLD], indirect=True
+    "stage",
+    [
+        pytest.param(version, marks=[] if version in OLD else pytest.mark.brokers)
+        for version in RELEASES
+    ],
+    indirect=True,
 )
-def test_the_same_holds_on_later_releases(
+def test_records_of_foreign_producers_are_returned_once_and_a_group_continues(
     stage: KafkaStage | JafkaStage, unused_group: str
 ) -> None:
-    it_gives_what_the_releases_consumer_reads(stage, unused_group)
+    topic = stage.new_topic()
+    for name, write in stage.writers.items():
+        if name.endswith(("plain", "none", "gzip")):
+            write(topic, 1, many(20))
+    expected = stage.read(topic)
+    physical = isinstance(stage, JafkaStage)
+    where = (
+        stage.cluster.zookeeper_connect if "bootstrap_servers" not in stage.conf["source"] else None
+    )
+    reported: dict[str, Any] = (
+        {"zookeeper": where} if where else {"bootstrap_servers": stage.cluster.bootstrap}
+    )
+    with Consumer(
+        **reported,
+        broker_type="jafka" if physical else "kafka",
+        group=unused_group,
+        auto_offset_reset="earliest",
+    ) as consumer:
+        partitions = consumer.partitions_of(topic)
+        consumer.assign(partitions)
+        records = polled(consumer, len(expected))
+        assert consumer.poll(0.2) == {}, "and nothing is given twice"
+        assert Counter(record.value for record in records) == Counter(
+            seen.value for seen in expected
+        )
+        consumer.commit()
+        there = stage.ends(topic) if physical else {"1": len(expected)}
+        ends = {partition: there.get(partition.key, 0) for partition in partitions}
+        assert {
+            partition: consumer.position(partition) for partition in partitions
+        } == ends and consumer.committed(partitions) == ends
+    with Consumer(
+        **reported,
+        broker_type="jafka" if physical else "kafka",
+        group=unused_group,
+        auto_offset_reset=None,
+    ) as again:
+        again.assign(partitions)
+        next(iter(stage.writers.values()))(topic, 0, many(3))
+        assert len(polled(again, 3)) == 3
+        assert (
+            {record.topic_partition for record in records}
+            == {partition for partition in ends if ends[partition]}
+            != set[TopicPartition]()
+        )
 
 
 @pytest.mark.groups
@@ -99,51 +139,3 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
         first.end()
         second.end()
     assert not first.lost_logs and not second.lost_logs
-
-
-def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, group: str) -> None:
-    topic = stage.new_topic()
-    for name, write in stage.writers.items():
-        if name.endswith(("plain", "none", "gzip")):
-            write(topic, 1, many(20))
-    expected = stage.read(topic)
-    physical = isinstance(stage, JafkaStage)
-    where = (
-        stage.cluster.zookeeper_connect if "bootstrap_servers" not in stage.conf["source"] else None
-    )
-    reported: dict[str, Any] = (
-        {"zookeeper": where} if where else {"bootstrap_servers": stage.cluster.bootstrap}
-    )
-    with Consumer(
-        **reported,
-        broker_type="jafka" if physical else "kafka",
-        group=group,
-        auto_offset_reset="earliest",
-    ) as consumer:
-        partitions = consumer.partitions_of(topic)
-        consumer.assign(partitions)
-        records = polled(consumer, len(expected))
-        assert consumer.poll(0.2) == {}, "and nothing is given twice"
-        assert Counter(record.value for record in records) == Counter(
-            seen.value for seen in expected
-        )
-        consumer.commit()
-        there = stage.ends(topic) if physical else {"1": len(expected)}
-        ends = {partition: there.get(partition.key, 0) for partition in partitions}
-        assert {
-            partition: consumer.position(partition) for partition in partitions
-        } == ends and consumer.committed(partitions) == ends
-    with Consumer(
-        **reported,
-        broker_type="jafka" if physical else "kafka",
-        group=group,
-        auto_offset_reset=None,
-    ) as again:
-        again.assign(partitions)
-        next(iter(stage.writers.values()))(topic, 0, many(3))
-        assert len(polled(again, 3)) == 3
-        assert (
-            {record.topic_partition for record in records}
-            == {partition for partition in ends if ends[partition]}
-            != set[TopicPartition]()
-        )

@@ -14,6 +14,10 @@ from tests.networks.ways_that_fail import FAILING, Failing
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.networks
+ONE_OF_EACH = {
+    (failing.kind, failing.key, *failing.where): case for case, failing in FAILING.items()
+}
+"""A case of each error, key and place; `test_ways_in` has all cases by a client."""
 
 
 def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) -> Pipeline:
@@ -26,7 +30,7 @@ def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) ->
     return pipeline
 
 
-@pytest.mark.parametrize("case", sorted(FAILING))
+@pytest.mark.parametrize("case", sorted(ONE_OF_EACH.values()))
 def test_run_and_doctor_end_with_the_exit_code_the_key_and_the_file_and_nothing_is_begun(
     secured: Secured,
     piped: MakePipeline,

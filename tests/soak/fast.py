@@ -1,4 +1,4 @@
-"""The fast soak: thousands of interrupted runs a minute, on real ZooKeeper and Delta, without
+"""The soak: thousands of interrupted runs a minute, on real ZooKeeper and Delta, without
 brokers and without Spark.
 
 It distributes stories to processes, and owns the clock and the output. `tests.soak.story` plays
@@ -101,7 +101,7 @@ def _play(place: Place, story: Story, how: Callable[[Story], bool], again: str) 
     try:
         more = how(story)
     except Exception:  # whatever it is, the seed that brought it up is what matters
-        again = f"python -m tests.soak --fast --seed {story.seed} {again}"
+        again = f"python -m tests.soak --seed {story.seed} {again}"
         return StoryResult(
             story.tally, "\n".join([again, *story.events[-40:], traceback.format_exc()])
         )

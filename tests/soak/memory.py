@@ -1,4 +1,4 @@
-"""The simulated outside of the fast soak: logs in memory in place of the brokers, and a writer on
+"""The simulated outside of the soak: logs in memory in place of the brokers, and a writer on
 delta-rs in place of Spark.
 
 Everything else of a run is the product's own: `live_services.LiveServices` with its ledger, group,

@@ -1,4 +1,4 @@
-"""One story of the fast soak: a new pipeline, drivers that are killed, paused or cut off at one
+"""One story of the soak: a new pipeline, drivers that are killed, paused or cut off at one
 moment each, and an independent check.
 
 The order of events is drawn from the story's seed, so that a story can be repeated. The check uses

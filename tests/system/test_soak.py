@@ -1,4 +1,4 @@
-"""The short form of the fast soak: each moment of a run is once its last one, and some random
+"""The short form of the soak: each moment of a run is once its last one, and some random
 stories; see tests/soak.
 """
 
@@ -17,7 +17,7 @@ from tests.soak.points import Deed
 from tests.soak.story import Sessions
 
 SEEDS = (20_110, 4_711)
-"""Fixed: `make soak` has new ones each time, with and without `SOAK=--fast`."""
+"""Fixed: `make soak` has new ones each time."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def is_whole(reported: StoryResult) -> bool:
 
 
 def test_a_first_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
-    # every sixth one: `python -m tests.soak --fast --every-moment` has them all
+    # every sixth one: `python -m tests.soak --every-moment` has them all
     reported = play_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=True), step=6)
     assert is_whole(reported) and reported.tally.counts["kill"] > 10
 

@@ -1,5 +1,5 @@
 """The services of a run on real ZooKeeper, brokers, Spark and Delta satisfy `world_contract`, and
-so do the fast soak's.
+so do the soak's.
 """
 
 from __future__ import annotations

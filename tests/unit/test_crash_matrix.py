@@ -73,7 +73,7 @@ def test_what_a_case_expects_comes_before_what_the_topic_still_holds() -> None:
 def test_every_case_has_a_name_of_its_own_and_the_short_form_has_what_takes_real_processes() -> (
     None
 ):
-    """The fast soak kills and pauses at each request of a run; Delta's own commit is real."""
+    """The soak kills and pauses at each request of a run; Delta's own commit is real."""
     names = [case.name for case in ALL]
     assert sorted(set(names)) == sorted(names)
     assert {7} <= {case.row for case in ALL if case.short}

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,59 +149,31 @@ def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_d
     ]
 
 
-def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:
-    stand_in.spark_submit(
-        failing(
-            CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
-        )
-    )
-    assert run("at_once", now(), BY_PARAMS).tasks["load"] == ("failed", 1)
-    assert len(stand_in.calls()) == 1
-
-
-def test_a_replay_names_the_range_of_its_params_and_confirms_it(stand_in: StandIn) -> None:
+@pytest.mark.parametrize(
+    ("dag", "task", "params", "job"),
+    [
+        (
+            "replay_clicks",
+            "replay",
+            {"partitions": ["clicks:3"], "from": "10", "until": "20", "reason": "seen"},
+            ["replay", CLICKS, "--partition", "clicks:3", "--from", "10", "--until", "20"]
+            + ["--reason", "seen"],
+        ),
+        (
+            "backfill_clicks",
+            "backfill",
+            {"name": "old", "from": FIVE, "until": SIX},
+            ["backfills", "run", CLICKS, "old", "--from", FIVE, "--until", SIX],
+        ),
+    ],
+    ids=["replay", "backfill: by its name a retry resumes it"],
+)
+def test_other_dags_name_the_range_of_their_params_and_confirm_it(
+    stand_in: StandIn, dag: str, task: str, params: dict[str, Any], job: list[str]
+) -> None:
     stand_in.spark_submit({"document": {"rows": 5, "exit_code": 0}})
-    ran = run(
-        "replay_clicks",
-        now(),
-        {"partitions": ["clicks:3"], "from": "10", "until": "20", "reason": "seen"},
-        task="replay",
-    )
-    assert ran.state == "success"
-    assert stand_in.calls()[0].job == [
-        "replay",
-        CLICKS,
-        "--partition",
-        "clicks:3",
-        "--from",
-        "10",
-        "--until",
-        "20",
-        "--reason",
-        "seen",
-        "--yes",
-        "--json",
-    ]
-
-
-def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) -> None:
-    stand_in.spark_submit({"document": {"exit_code": 0}})
-    ran = run(
-        "backfill_clicks", now(), {"name": "old", "from": FIVE, "until": SIX}, task="backfill"
-    )
-    assert ran.state == "success"
-    assert stand_in.calls()[0].job == [
-        "backfills",
-        "run",
-        CLICKS,
-        "old",
-        "--from",
-        FIVE,
-        "--until",
-        SIX,
-        "--yes",
-        "--json",
-    ]
+    assert run(dag, now(), params, task=task).state == "success"
+    assert stand_in.calls()[0].job == [*job, "--yes", "--json"]
 
 
 def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
@@ -336,12 +307,16 @@ def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_end
     assert len(events()) == before, "no asset event reports rows"
 
 
-def test_a_worker_without_the_environment_reports_the_variable_that_names_it(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "path"),
+    [("ETL_PYTHON", "/no/such/bin/python"), ("ETL_JOB", "/no/such/etl_job.py")],
+)
+def test_a_worker_without_the_environment_or_the_job_file_reports_the_variable_that_names_it(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, variable: str, path: str
 ) -> None:
-    monkeypatch.setenv("ETL_PYTHON", "/no/such/bin/python")
+    monkeypatch.setenv(variable, path)
     reported = failure({})
-    assert "/no/such/bin/python" in reported and "ETL_PYTHON" in reported
+    assert path in reported and variable in reported
 
 
 def test_a_worker_without_the_package_reports_the_command_that_installs_it_and_is_not_retried(
@@ -355,12 +330,14 @@ def test_a_worker_without_the_package_reports_the_command_that_installs_it_and_i
     )
 
 
-def test_a_worker_without_the_job_file_reports_the_variable_that_names_it(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ETL_JOB", str(tmp_path / "etl_job.py"))
-    reported = failure({})
-    assert str(tmp_path / "etl_job.py") in reported and "ETL_JOB" in reported
+def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:
+    stand_in.spark_submit(
+        failing(
+            CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
+        )
+    )
+    assert run("at_once", now(), BY_PARAMS).tasks["load"] == ("failed", 1)
+    assert len(stand_in.calls()) == 1
 
 
 def test_the_failure_has_the_jobs_message(stand_in: StandIn) -> None:

@@ -80,14 +80,14 @@ class TopicsReadySensor(BaseSensorOperator):
             exit_code, document = run_command(self._environment, self._arguments(context))
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
-        self.partition.info("%s", (document or {}).get("message") or describe_error(document))
+        self.log.info("%s", (document or {}).get("message") or describe_error(document))
         return is_ready(exit_code, document)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         """Handle the trigger's event: ready, or an error that no further check can change."""
         if event.get("error"):
             raise AirflowFailException(str(event["error"]))
-        self.partition.info("%s", event.get("message"))
+        self.log.info("%s", event.get("message"))
 
     def _arguments(self, context: Mapping[str, Any]) -> list[str]:
         until = interval_of(context).end.isoformat()

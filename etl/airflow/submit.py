@@ -179,7 +179,7 @@ class EtlSubmitOperator(SparkSubmitOperator):
             process = getattr(self._hook, "_submit_sp", None)
             if process is None:
                 raise
-            self.partition.error("%s", error)
+            self.log.error("%s", error)
             exit_code: int | None = process.returncode
             return exit_code
         return 0

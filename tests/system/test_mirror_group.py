@@ -54,7 +54,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
         lines = {line["name"]: line for line in pipeline.door("doctor").document["checks"]}
         assert (
             lines["mirror group"]["verdict"] == "advice"
-            and "1 live consumers" in lines["mirror group"]["found"]
+            and "1 live consumer" in lines["mirror group"]["found"]
         )
         pipeline.produce(80)
         result = pipeline.ran()

@@ -190,7 +190,7 @@ def made_rows(port: int, answers: int, security: Security) -> float:
         FetchOptions(
             isolation=Isolation.READ_UNCOMMITTED, security=security, fetch_max_bytes=_FETCH_BYTES
         ),
-        on_receipt=lambda index, receipt: read.append(receipt.fetched_bytes or 0),
+        on_result=lambda index, result: read.append(result.fetched_bytes or 0),
     ):
         del batch
     return sum(read) / MIB

@@ -63,7 +63,7 @@ class Runs:
             self._starts, self._ends = ([side] for side in self._merged())
             self._loose_runs = 0
 
-    def receipt(self, gaps_max: int) -> RangeResult:
+    def result(self, gaps_max: int) -> RangeResult:
         """As that of `ObservedOffsets`."""
         starts, ends = self._merged()
         starts, ends = (
@@ -129,8 +129,8 @@ def recount(kind: str, form: Callable[[OffsetRange], ObservedOffsets | Runs]) ->
         seen.add(batch)
         used += time.process_time() - begun
     begun = time.process_time()
-    receipt = seen.receipt(GAPS_MAX)
-    return used + time.process_time() - begun, repr(receipt).replace(" ", "")
+    result = seen.result(GAPS_MAX)
+    return used + time.process_time() - begun, repr(result).replace(" ", "")
 
 
 def buckets(kind: str) -> Iterator[Bucket]:

@@ -169,7 +169,10 @@ def plain_snapshot(extents: Mapping[TopicPartition, tuple[int, int]], **facts: A
         ledger=Ledger(),
         table=None,
     )
-    offsets = {partition: PartitionOffsets(*extent) for partition, extent in extents.items()}
+    offsets = {
+        partition: PartitionOffsets(*partition_offsets)
+        for partition, partition_offsets in extents.items()
+    }
     return with_facts(found, extents=offsets, **facts)
 
 

@@ -76,7 +76,7 @@ def loaded(
     plan = with_id(
         plain_plan(ranges=ranges, loaded_until=dict.fromkeys(topic_partitions, 100), lost=losses)
     )
-    receipts = tuple(
+    results = tuple(
         RangeResult(
             rows=97, fetched_bytes=9_000, control_records=3, missing_offsets=3, gaps=((97, 100),)
         )
@@ -87,7 +87,7 @@ def loaded(
     report.saw(snapshot)
     report.stands(FirstRun(), plain_settings())
     report.planned(plan)
-    report.applied(CommitResult(1, plan.id, 3, "t", receipts))
+    report.applied(CommitResult(1, plan.id, 3, "t", results))
     report.committed(plan)
     report.finished(BEGAN_MS + 22_454)
     return report

@@ -193,11 +193,11 @@ def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool =
 
     A range that a crash left in both counts once.
     """
-    loaded = list(expected.coverage)
-    covered = [(interval.from_offset, interval.until_offset) for interval in expected.coverage]
-    for offset_range, receipt in expected.ranges:
+    loaded = list(expected.loaded)
+    covered = [(interval.from_offset, interval.until_offset) for interval in expected.loaded]
+    for offset_range, result in expected.ranges:
         if not is_covered(offset_range, covered):
-            loaded.append(interval_of(offset_range, receipt))
+            loaded.append(interval_of(offset_range, result))
     control_records = 0
     aborted_records = 0
     compacted = 0
@@ -227,7 +227,7 @@ def _unaccounted(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[in
     if not expected.read_by_others:
         return ()
     accounted = list(expected.read_by_others)
-    for interval in (*expected.coverage, *expected.given_up):
+    for interval in (*expected.loaded, *expected.given_up):
         accounted.append((interval.from_offset, interval.until_offset))
     for loss in losses:
         accounted.append((loss.from_offset, loss.until_offset))

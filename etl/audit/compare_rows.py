@@ -64,7 +64,7 @@ class Expected:
 
     applied: tuple[tuple[OffsetRange, RangeResult], ...] = ()
     """The ranges of stored plans that were applied."""
-    coverage: tuple[Interval, ...] = ()
+    loaded: tuple[Interval, ...] = ()
     """Intervals of pruned plans."""
     given_up: tuple[Interval, ...] = ()
     """Offsets with one row or none: given up by an operator, or loaded by another pipeline."""
@@ -171,7 +171,7 @@ class Piece:
 
 def pieces_of(
     partition: TopicPartition,
-    coverage: Sequence[Interval],
+    loaded_intervals: Sequence[Interval],
     ranges: Iterable[tuple[OffsetRange, RangeResult]],
 ) -> list[Piece]:
     """Return the expected offsets of a partition, ascending.
@@ -181,16 +181,16 @@ def pieces_of(
     """
     pieces = []
     covered = []
-    for loaded in coverage:
+    for loaded in loaded_intervals:
         interval = (loaded.from_offset, loaded.until_offset)
         covered.append(interval)
         rows = loaded.rows
         if not partition.is_physical and rows == loaded.until_offset - loaded.from_offset:
             rows = None  # all of them
         pieces.append(Piece(*interval, rows, interval, is_open=loaded.rows is None))
-    for applied, receipt in ranges:
+    for applied, result in ranges:
         if not is_covered(applied, covered):
-            pieces.extend(_pieces_of_range(applied, receipt))
+            pieces.extend(_pieces_of_range(applied, result))
     pieces = [piece for piece in pieces if piece.from_offset < piece.until_offset]
     pieces.sort(key=lambda piece: piece.from_offset)
     for before, after in pairwise(pieces):
@@ -209,7 +209,7 @@ def together(one: Expected, other: Expected) -> Expected:
     """Return the expected rows of a partition that two pipelines loaded."""
     return Expected(
         (*one.applied, *other.applied),
-        (*one.coverage, *other.coverage),
+        (*one.loaded, *other.loaded),
         (*one.given_up, *other.given_up),
         (*one.elsewhere, *other.elsewhere),
         (*one.read_by_others, *other.read_by_others),
@@ -223,44 +223,44 @@ def without_reloaded(expected: Expected, audited: AuditedPartition) -> Expected:
     rows, and none is required.
     """
     reloaded = []
-    for interval in expected.coverage:
+    for interval in expected.loaded:
         reloaded.append((interval.from_offset, interval.until_offset))
     for applied, _ in expected.applied:
         reloaded.append((applied.from_offset, applied.until_offset))
     elsewhere: list[tuple[OffsetRange, RangeResult]] = []
     given_up = list(expected.given_up)
-    for offset_range, receipt in expected.elsewhere:
+    for offset_range, result in expected.elsewhere:
         whole = (offset_range.from_offset, offset_range.until_offset)
         is_untouched = subtract_intervals(whole, reloaded) == [whole]
-        if not is_untouched and not is_exact(offset_range, receipt):
-            given_up.append(interval_of(offset_range, receipt, audited.incarnation))
+        if not is_untouched and not is_exact(offset_range, result):
+            given_up.append(interval_of(offset_range, result, audited.incarnation))
             continue
-        for part, part_receipt in split_around_spans(offset_range, receipt, reloaded):
-            elsewhere.append((part, part_receipt))
+        for part, part_result in split_around_spans(offset_range, result, reloaded):
+            elsewhere.append((part, part_result))
             reloaded.append((part.from_offset, part.until_offset))
     return replace(expected, elsewhere=tuple(elsewhere), given_up=tuple(given_up))
 
 
-def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
+def _pieces_of_range(applied: OffsetRange, result: RangeResult) -> list[Piece]:
     """Return the pieces of a range: the parts between its gaps, if all gaps are known.
 
     Else, and on Jafka, one piece with a row count.
     """
     interval = applied.from_offset, applied.until_offset
-    if receipt.rows is None:
+    if result.rows is None:
         return [Piece(*interval, None, interval, is_open=True)]
     if applied.partition.is_physical:
-        return [Piece(*interval, receipt.rows, interval)]
+        return [Piece(*interval, result.rows, interval)]
     outside_gaps = applied.size
     pieces = []
     start = applied.from_offset
-    for gap_start, gap_until in receipt.gaps:
+    for gap_start, gap_until in result.gaps:
         outside_gaps -= gap_until - gap_start
         pieces.append(Piece(start, gap_start, None, interval))
         start = gap_until
     pieces.append(Piece(start, applied.until_offset, None, interval))
-    if not receipt.gaps_complete or outside_gaps != receipt.rows:
-        return [Piece(*interval, receipt.rows, interval)]
+    if not result.gaps_complete or outside_gaps != result.rows:
+        return [Piece(*interval, result.rows, interval)]
     return pieces
 
 
@@ -314,13 +314,13 @@ def unproven_of(
     transform. On Jafka all bytes of such intervals count.
     """
     unproven = {}
-    for loaded in expected.coverage:
+    for loaded in expected.loaded:
         unproven[loaded.from_offset, loaded.until_offset] = loaded.unproven
     covered = list(unproven)
-    for offset_range, receipt in expected.ranges:
+    for offset_range, result in expected.ranges:
         if not is_covered(offset_range, covered):
             interval = (offset_range.from_offset, offset_range.until_offset)
-            unproven[interval] = interval_of(offset_range, receipt).unproven
+            unproven[interval] = interval_of(offset_range, result).unproven
     for piece in pieces:
         if piece.is_open:
             without_row = piece.until_offset - piece.from_offset
@@ -400,7 +400,7 @@ def audit_partition(
 
     `buckets` are ascending; the offsets of an absent bucket have no row.
     """
-    pieces = pieces_of(audited.partition, expected.coverage, expected.ranges)
+    pieces = pieces_of(audited.partition, expected.loaded, expected.ranges)
     missing = _CountedOffsets()
     unexpected = _CountedOffsets()
     found_rows = 0
@@ -545,7 +545,7 @@ def edges_of(audited: AuditedPartition, expected: Expected) -> tuple[int, ...]:
     contradicts itself.
     """
     edges = set()
-    for piece in pieces_of(audited.partition, expected.coverage, expected.ranges):
+    for piece in pieces_of(audited.partition, expected.loaded, expected.ranges):
         edges |= {piece.from_offset, piece.until_offset}
     for interval in expected.given_up:
         edges |= {interval.from_offset, interval.until_offset}
@@ -573,7 +573,7 @@ def audit_jafka_partition(
     audited: AuditedPartition, expected: Expected, intervals: Sequence[EntryInterval]
 ) -> PartitionFindings:
     """Return the findings of one partition of Jafka."""
-    pieces = pieces_of(audited.partition, expected.coverage, expected.ranges)
+    pieces = pieces_of(audited.partition, expected.loaded, expected.ranges)
     edges = edges_of(audited, expected)
     starts = [piece.from_offset for piece in pieces]
     inside: list[tuple[Piece, EntryInterval]] = []
@@ -659,34 +659,34 @@ def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Exp
     only a row count, that interval and all new ranges become one interval with a row count.
     """
     applied: list[_Pair] = []
-    counted = list(known.coverage)
+    counted = list(known.loaded)
     rows_inside: list[int | None] = []
-    for offset_range, receipt in known.applied:
+    for offset_range, result in known.applied:
         start = offset_range.from_offset
         until = offset_range.until_offset
         if not span.meets(start, until):
-            applied.append((offset_range, receipt))
+            applied.append((offset_range, result))
         elif span.holds(start, until):
-            rows_inside.append(receipt.rows)
-        elif is_exact(offset_range, receipt):
-            rows = receipt.rows or 0
-            for part, part_receipt in split_around(offset_range, receipt, span):
-                applied.append((part, part_receipt))
-                rows -= part_receipt.rows or 0
+            rows_inside.append(result.rows)
+        elif is_exact(offset_range, result):
+            rows = result.rows or 0
+            for part, part_result in split_around(offset_range, result, span):
+                applied.append((part, part_result))
+                rows -= part_result.rows or 0
             rows_inside.append(rows)
         else:
-            counted.append(interval_of(offset_range, receipt, span.incarnation))
+            counted.append(interval_of(offset_range, result, span.incarnation))
     known_inside = None
     if None not in rows_inside:
         known_inside = sum(rows or 0 for rows in rows_inside)
     left = subtract_span(counted, span, known_inside=known_inside)
     if not left.crossing:
-        return replace(known, applied=(*applied, *came), coverage=left.outside)
+        return replace(known, applied=(*applied, *came), loaded=left.outside)
     replayed = []
-    for offset_range, receipt in came:
-        replayed.append(interval_of(offset_range, receipt, span.incarnation))
-    coverage = (*left.outside, left.counted_with(merge(replayed), span))
-    return replace(known, applied=tuple(applied), coverage=coverage)
+    for offset_range, result in came:
+        replayed.append(interval_of(offset_range, result, span.incarnation))
+    loaded = (*left.outside, left.counted_with(merge(replayed), span))
+    return replace(known, applied=tuple(applied), loaded=loaded)
 
 
 Offsets = NDArray[numpy.int64]
@@ -712,7 +712,7 @@ class ObservedMessages:
         messages = (indices[possible] << self._bits) | (offsets[possible] - self._range.from_offset)
         self._seen.update(array.array("Q", messages.tobytes()))
 
-    def receipt(self, gaps_max: int) -> RangeResult:
+    def result(self, gaps_max: int) -> RangeResult:
         """Return the range's result as far as rows show it: the number of messages, without gaps.
 
         A duplicate counts once; the audit reports it.
@@ -745,7 +745,7 @@ class ObservedOffsets:
         for start, last in zip(starts.tolist(), lasts.tolist(), strict=True):
             self._seen.add_range(start, last + 1)
 
-    def receipt(self, gaps_max: int) -> RangeResult:
+    def result(self, gaps_max: int) -> RangeResult:
         """Return the range's result as far as rows show it: offsets without a row are missing.
 
         A duplicate counts once; the audit reports it.
@@ -812,7 +812,7 @@ def rows_before_of(
         loaded = []
         for offset_range, _ in known.ranges:
             loaded.append((offset_range.from_offset, offset_range.until_offset))
-        for interval in known.coverage:
+        for interval in known.loaded:
             loaded.append((interval.from_offset, interval.until_offset))
         parts = subtract_intervals((held.from_offset, held.until_offset), loaded)
         if parts:

@@ -51,9 +51,9 @@ class Lines:
 
     def begin(self, peek: PeekedPartition) -> None:
         """Print a note before the first record."""
-        extent = peek.extent
+        offsets = peek.extent
         self._note(
-            f"{peek.partition} has offsets {extent.log_start_offset} to {extent.end_offset}; "
+            f"{peek.partition} has offsets {offsets.log_start_offset} to {offsets.end_offset}; "
             f"from {peek.from_offset}:"
         )
 
@@ -82,9 +82,9 @@ class Document:
 
     def begin(self, peek: PeekedPartition) -> None:
         """Print the beginning of the document."""
-        extent = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
+        offsets = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
         head = json.dumps(
-            {**document_head(), **peek.partition.place, **extent, "from": peek.from_offset}
+            {**document_head(), **peek.partition.place, **offsets, "from": peek.from_offset}
         )
         print(f'{head[:-1]}, "records": [')
 

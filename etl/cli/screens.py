@@ -390,7 +390,7 @@ def show_lag(lags: Lags) -> None:
             partition.partition.topic,
             key,
             partition.position,
-            partition.extent["log_end"],
+            partition.offsets["log_end"],
             partition.lag,
             _size_or_none(partition.estimated_bytes),
             _time_or_none(partition.behind_s),

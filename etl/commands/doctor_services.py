@@ -246,7 +246,7 @@ def _accessed_znodes(findings: Findings, root: ZooKeeper) -> Iterator[tuple[str,
         pipeline_paths.root,
         group_paths.offsets,
     ]
-    written = [pipeline_paths.root, pipeline_paths.coverage]
+    written = [pipeline_paths.root, pipeline_paths.loaded]
     for topic in _topics_below(findings, root, group_paths.offsets):
         offsets_path = group_paths.offsets_of(topic)
         parents.append(offsets_path)

@@ -46,7 +46,7 @@ class BothLedgers:
     table: Table | None
     kept: tuple[tuple[Plan, CommitResult | None], ...]
     """The stored plans that are not pruned, each with its recorded result."""
-    coverage: LoadedIntervals
+    loaded: LoadedIntervals
 
 
 def read_both_ledgers(services: LiveServices) -> BothLedgers:
@@ -59,13 +59,13 @@ def read_both_ledgers(services: LiveServices) -> BothLedgers:
         for plan in services.ledger.read_plans():
             plans.append((plan, services.ledger.read_record_of(plan)))
         # after the plans: it has the plans that are pruned meanwhile, and each counts once
-        coverage = services.ledger.read_loaded_intervals()
+        loaded = services.ledger.read_loaded_intervals()
         if services.ledger.mark() == before:
             kept = []
             for plan, recorded in plans:
-                if plan.number > coverage.through:
+                if plan.number > loaded.through:
                     kept.append((plan, recorded))
-            return BothLedgers(ledger, table, tuple(kept), coverage)
+            return BothLedgers(ledger, table, tuple(kept), loaded)
     raise Owned(
         "Runs of this pipeline change its ledger while it is read",
         action="Run this command again",
@@ -116,26 +116,26 @@ def loaded_plans(
 
 
 def _expected_of_pruned(
-    coverage: LoadedIntervals, table: Table, led: Ancestry
+    loaded: LoadedIntervals, table: Table, led: Ancestry
 ) -> dict[AuditedPartition, Expected]:
     """Return the intervals of pruned plans.
 
     Their rows are required only if all of these plans led to this table.
     """
-    held_through = coverage.held_through
+    held_through = loaded.held_through
     if held_through is None:
-        held_through = coverage.through
-    is_required = coverage.table_id in (None, table.id) and held_through <= led.before
+        held_through = loaded.through
+    is_required = loaded.table_id in (None, table.id) and held_through <= led.before
     expected: dict[AuditedPartition, Expected] = {}
-    for partition, intervals in coverage.intervals.items():
+    for partition, intervals in loaded.intervals.items():
         for interval in intervals:
             audited = AuditedPartition(partition, interval.incarnation)
             known = expected.get(audited, Expected())
             if is_required:
-                expected[audited] = replace(known, coverage=(*known.coverage, interval))
+                expected[audited] = replace(known, loaded=(*known.loaded, interval))
             else:
                 expected[audited] = replace(known, given_up=(*known.given_up, interval))
-    for partition, intervals in coverage.given_up.items():
+    for partition, intervals in loaded.given_up.items():
         for interval in intervals:
             audited = AuditedPartition(partition, interval.incarnation)
             known = expected.get(audited, Expected())
@@ -171,9 +171,9 @@ def expected_rows(
     all_losses = set[Loss]()
     if ledgers.ledger.uid:
         all_losses.update(read_losses(path, uid=ledgers.ledger.uid))
-    expected = _expected_of_pruned(ledgers.coverage, table, led)
-    read_by_others = list(ledgers.coverage.read_by_others)
-    vanished = list(ledgers.coverage.vanished)
+    expected = _expected_of_pruned(ledgers.loaded, table, led)
+    read_by_others = list(ledgers.loaded.read_by_others)
+    vanished = list(ledgers.loaded.vanished)
     for one in loaded:
         plan = one.plan
         if not one.was_recorded:
@@ -189,7 +189,7 @@ def expected_rows(
         all_losses.update(plan.losses.lost)
         read_by_others += plan.losses.read_by_others
         vanished += plan.losses.stale_rows
-        _add_plan(expected, one, is_counted=not ledgers.coverage.removals)
+        _add_plan(expected, one, is_counted=not ledgers.loaded.removals)
     for hole in merged_holes(read_by_others):
         audited = AuditedPartition(hole.partition, hole.incarnation)
         known = expected.get(audited, Expected())
@@ -212,7 +212,7 @@ def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
     if loss.why is LossReason.TRUNCATED:
         return [loss]
     loaded = [
-        *((interval.from_offset, interval.until_offset) for interval in expected.coverage),
+        *((interval.from_offset, interval.until_offset) for interval in expected.loaded),
         *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
     ]
     left = []
@@ -227,8 +227,8 @@ def _add_plan(expected: dict[AuditedPartition, Expected], one: Loaded, *, is_cou
     Rows of a replay replace those of earlier plans, unless the replay was given up itself.
     """
     pairs_of: dict[AuditedPartition, list[tuple[OffsetRange, RangeResult]]] = {}
-    for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
-        pairs_of.setdefault(incarnation_of_range(one.plan, r), []).append((r, receipt))
+    for r, result in zip(one.plan.ranges, one.applied.results, strict=True):
+        pairs_of.setdefault(incarnation_of_range(one.plan, r), []).append((r, result))
     spans = {}
     for span in spans_of(one.plan, is_counted=is_counted):
         spans[AuditedPartition(span.partition, span.incarnation)] = span
@@ -254,13 +254,13 @@ def _with_transform(plan: Plan, applied: CommitResult, settings: Settings) -> Co
     """
     if not may_be_transformed(plan, settings):
         return applied
-    receipts = []
-    for receipt in applied.receipts:
-        if receipt.fetched_bytes is None:
-            receipts.append(replace(receipt, behind_transform=True))
+    results = []
+    for result in applied.results:
+        if result.fetched_bytes is None:
+            results.append(replace(result, behind_transform=True))
         else:
-            receipts.append(receipt)
-    return replace(applied, receipts=tuple(receipts))
+            results.append(result)
+    return replace(applied, results=tuple(results))
 
 
 # -- all rows of the pipeline

@@ -521,7 +521,7 @@ def _count_offsets(cluster: Cluster, settings: Settings, selected: ClusterMetada
         wait_for_leader_s=0,
         metadata=selected,
     )
-    return sum(extent.end_offset - extent.log_start_offset for extent in found.extents.values())
+    return sum(offsets.end_offset - offsets.log_start_offset for offsets in found.extents.values())
 
 
 def _find_rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision | None:

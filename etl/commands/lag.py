@@ -121,10 +121,10 @@ def progress_or_refusal(
 
 def _boundaries(snapshot: Snapshot, partition: TopicPartition) -> dict[str, list[int]]:
     """Return where a range of a Jafka partition may end: segment starts and the readable end."""
-    extent = snapshot.readable.get(partition)
-    if extent is None or extent.boundaries is None:
+    partition_offsets = snapshot.readable.get(partition)
+    if partition_offsets is None or partition_offsets.boundaries is None:
         return {}
-    return {"boundaries": list(extent.boundaries)}
+    return {"boundaries": list(partition_offsets.boundaries)}
 
 
 def lag(settings: Settings) -> Lags:
@@ -456,7 +456,10 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
             bounds_of_paused[partition] = found
         else:
             bounds_of_read[partition] = found
-    starts = {partition: extent.log_start_offset for partition, extent in snapshot.readable.items()}
+    starts = {
+        partition: partition_offsets.log_start_offset
+        for partition, partition_offsets in snapshot.readable.items()
+    }
     return TableGaps(
         len(requested),
         tuple(find_gaps(requested, bounds_of_read, settled, starts)),
@@ -509,7 +512,7 @@ def _ledger_offsets(services: LiveServices) -> dict[AuditedPartition, _LedgerOff
 def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _LedgerOffsets:
     in_table = [
         *((r.from_offset, r.until_offset) for r, _ in found.applied),
-        *((interval.from_offset, interval.until_offset) for interval in found.coverage),
+        *((interval.from_offset, interval.until_offset) for interval in found.loaded),
     ]
     lost = [
         *((interval.from_offset, interval.until_offset) for interval in found.given_up),

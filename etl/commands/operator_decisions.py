@@ -327,7 +327,7 @@ def _count_rows(services: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
             path=services.settings.table.path,
             action="Check the table's columns and files, and restore what is missing",
         )
-    return counted.receipts
+    return counted.results
 
 
 def record_found(

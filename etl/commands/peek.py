@@ -101,7 +101,7 @@ class PeekedPartition:
         source: SourceSettings,
         cluster: Cluster,
         partition: TopicPartition,
-        extent: PartitionOffsets,
+        offsets: PartitionOffsets,
         leader: Leader,
         *,
         from_offset: int,
@@ -110,7 +110,7 @@ class PeekedPartition:
     ) -> None:
         """See `PeekRequest`."""
         self.partition = partition
-        self.extent = extent
+        self.extent = offsets
         self.from_offset = from_offset
         self.position = from_offset
         """Offset of the next fetch."""
@@ -370,14 +370,14 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedPartiti
         )
         if partition not in found.extents:
             raise error_of_no_leader(partition)
-        extent = found.extents[partition]
-        from_offset = _start_of(cluster, partition, extent, wanted.start)
+        offsets = found.extents[partition]
+        from_offset = _start_of(cluster, partition, offsets, wanted.start)
         peeked_class = FollowedPartition if wanted.follows else PeekedPartition
         yield peeked_class(
             source,
             cluster,
             partition,
-            extent,
+            offsets,
             found.leaders[partition],
             from_offset=from_offset,
             most=wanted.most,
@@ -430,7 +430,7 @@ def _reject_unknown_partition(topic_partition: TopicPartition, metadata: Cluster
 
 
 def _start_of(
-    cluster: Cluster, partition: TopicPartition, extent: PartitionOffsets, start: Start
+    cluster: Cluster, partition: TopicPartition, offsets: PartitionOffsets, start: Start
 ) -> int:
     if isinstance(start, Timestamp):
         found = cluster.offsets_at({partition: start.ms}).get(partition)
@@ -439,8 +439,8 @@ def _start_of(
         return found
     if isinstance(start, StartAt):
         if start is StartAt.EARLIEST:
-            return extent.log_start_offset
-        return extent.end_offset
+            return offsets.log_start_offset
+        return offsets.end_offset
     if isinstance(start, BeforeEnd):
         if partition.is_physical:
             raise SettingsError(
@@ -448,12 +448,12 @@ def _start_of(
                 key="--last",
                 action="Pass --from, with an offset of `etl offsets show CONF`",
             )
-        return max(extent.log_start_offset, extent.end_offset - start.offsets)
-    end = max(extent.end_offset, extent.high_watermark or 0)
-    if not extent.log_start_offset <= start <= end:
+        return max(offsets.log_start_offset, offsets.end_offset - start.offsets)
+    end = max(offsets.end_offset, offsets.high_watermark or 0)
+    if not offsets.log_start_offset <= start <= end:
         message = (
             f"Offset {start} is not in the log, "
-            f"which has {extent.log_start_offset} to {extent.end_offset}"
+            f"which has {offsets.log_start_offset} to {offsets.end_offset}"
         )
         raise SettingsError(
             message, **partition.place, action="Pass --from with an offset in this range"

@@ -193,9 +193,9 @@ class Preview:
         """Return the smallest distance of a range from its log start; None if all are unknown."""
         distances = []
         for r in self.ranges:
-            extent = self.snapshot.readable.get(r.partition)
-            if extent is not None:
-                distances.append(r.from_offset - extent.log_start_offset)
+            offsets = self.snapshot.readable.get(r.partition)
+            if offsets is not None:
+                distances.append(r.from_offset - offsets.log_start_offset)
         return min(distances, default=None)
 
 

@@ -251,13 +251,15 @@ def _targets(
         return dict.fromkeys(partitions, wanted.to)
     targets = {}
     for partition in partitions:
-        extent = snapshot.readable[partition]
+        offsets = snapshot.readable[partition]
         if isinstance(wanted.to, BeforeEnd):
-            targets[partition] = max(extent.log_start_offset, extent.end_offset - wanted.to.offsets)
+            targets[partition] = max(
+                offsets.log_start_offset, offsets.end_offset - wanted.to.offsets
+            )
         elif wanted.to is StartAt.EARLIEST:
-            targets[partition] = extent.log_start_offset
+            targets[partition] = offsets.log_start_offset
         else:
-            targets[partition] = extent.end_offset
+            targets[partition] = offsets.end_offset
     return targets
 
 
@@ -282,9 +284,9 @@ def _at_time(
         found = cluster.offsets_at(times, wait_for_leader_s=source.wait_for_leader_s)
     targets = {}
     for partition, offset in found.items():
-        extent = snapshot.readable[partition]
-        end = extent.end_offset + extent.held_back
-        targets[partition] = min(max(offset, extent.log_start_offset), end)
+        offsets = snapshot.readable[partition]
+        end = offsets.end_offset + offsets.held_back
+        targets[partition] = min(max(offset, offsets.log_start_offset), end)
     return targets
 
 
@@ -302,8 +304,8 @@ def _reject_loaded(
     ledgers = read_both_ledgers(services)
     loaded, led = loaded_plans(services, ledgers, table)
 
-    read_by_others = [*ledgers.coverage.read_by_others]
-    lost_records = [*ledgers.coverage.vanished]
+    read_by_others = [*ledgers.loaded.read_by_others]
+    lost_records = [*ledgers.loaded.vanished]
     for each in loaded:
         read_by_others += each.plan.losses.read_by_others
         lost_records += each.plan.losses.stale_rows
@@ -326,7 +328,7 @@ def _reject_loaded(
     expected_by_partition, *_ = expected_rows(services, ledgers, table, loaded, led)
     for audited, expected in expected_by_partition.items():
         holes = vanished.get((audited.partition, audited.incarnation), ())
-        intervals = [(one.from_offset, one.until_offset) for one in expected.coverage]
+        intervals = [(one.from_offset, one.until_offset) for one in expected.loaded]
         intervals += [(r.from_offset, r.until_offset) for r, _ in expected.ranges]
         of_partition = loaded_offsets.setdefault(audited.partition, [])
         for interval in intervals:
@@ -369,8 +371,8 @@ def _rows_of(
                 path=services.settings.table.path,
                 action="Check the columns and files of the table: some are missing",
             )
-        for r, receipt in zip(ranges, counted.receipts, strict=True):
-            rows[r.partition] += receipt.rows or 0
+        for r, result in zip(ranges, counted.results, strict=True):
+            rows[r.partition] += result.rows or 0
     return rows
 
 

@@ -350,7 +350,7 @@ def _unproven(
     return doubt_of(
         found.unproven,
         plans,
-        pruned=ledgers.coverage.unproven_through,
+        pruned=ledgers.loaded.unproven_through,
         accepted=accepted,
         is_physical=found.audited.partition.is_physical,
     )
@@ -399,7 +399,7 @@ def _origins(
         recounted = recount_commit(path, version, ranges, one.plan.incarnations)
         for i, place in places.items():
             committed = recounted[i] if recounted else None
-            yield place, origin_of(short[place], version, one.applied.receipts[i], committed)
+            yield place, origin_of(short[place], version, one.applied.results[i], committed)
 
 
 def _removals(

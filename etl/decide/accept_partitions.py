@@ -449,13 +449,13 @@ def _starts_anew(
                 **partition.place,
                 action="Check the brokers that host its replicas",
             )
-        extent = snapshot.readable.get(partition)
-        if extent is None:
+        offsets = snapshot.readable.get(partition)
+        if offsets is None:
             starts[partition] = 0
         elif is_latest:
-            starts[partition] = extent.end_offset
+            starts[partition] = offsets.end_offset
         else:
-            starts[partition] = extent.log_start_offset
+            starts[partition] = offsets.log_start_offset
     return starts
 
 
@@ -650,9 +650,9 @@ def _reset(
             if partition.topic in accepted.again:
                 pending[partition] = PendingPartition(starts_anew(partition, settings, now_ms))
     log_starts = {}
-    for partition, extent in snapshot.readable.items():
+    for partition, offsets in snapshot.readable.items():
         if partition in positions:
-            log_starts[partition] = extent.log_start_offset
+            log_starts[partition] = offsets.log_start_offset
     leader_epochs = leader_epochs_to_record(newest, snapshot, moved)
     incarnations = dict(newest.incarnations)
     for partition in moved:

@@ -143,29 +143,29 @@ def replace_span(
     return (*remaining.outside, *came)
 
 
-def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
+def is_exact(r: OffsetRange, result: RangeResult) -> bool:
     """True if it is known for each offset of the range whether it has a row."""
     # A range of Jafka is in bytes, and compressed it may have as many messages by chance.
-    known = r.size - _size(receipt.gaps)
-    return not r.partition.is_physical and receipt.gaps_complete and receipt.rows == known
+    known = r.size - _size(result.gaps)
+    return not r.partition.is_physical and result.gaps_complete and result.rows == known
 
 
 def split_around(
-    r: OffsetRange, receipt: RangeResult, span: Span
+    r: OffsetRange, result: RangeResult, span: Span
 ) -> tuple[tuple[OffsetRange, RangeResult], ...]:
     """Return the parts of an exact range outside of the span, with the result of each."""
     parts = []
     for low, high in _around(r.from_offset, r.until_offset, span):
         part = replace(r, from_offset=low, until_offset=high)
-        parts.append((part, _result_of_part(receipt, part)))
+        parts.append((part, _result_of_part(result, part)))
     return tuple(parts)
 
 
 def split_around_spans(
-    r: OffsetRange, receipt: RangeResult, holes: Iterable[tuple[int, int]]
+    r: OffsetRange, range_result: RangeResult, holes: Iterable[tuple[int, int]]
 ) -> list[tuple[OffsetRange, RangeResult]]:
     """Return the parts of an exact range outside of several spans [from, until)."""
-    parts = [(r, receipt)]
+    parts = [(r, range_result)]
     for start, until in holes:
         span = Span(r.partition, start, until)
         remaining: list[tuple[OffsetRange, RangeResult]] = []
@@ -178,23 +178,23 @@ def split_around_spans(
     return parts
 
 
-def _result_of_part(receipt: RangeResult, part: OffsetRange) -> RangeResult:
+def _result_of_part(result: RangeResult, part: OffsetRange) -> RangeResult:
     """Return the result of a part of a range.
 
     Reasons of missing rows are known if the part has all gaps or none.
     """
     low, high = part.from_offset, part.until_offset
     gaps = []
-    for start, until in receipt.gaps:
+    for start, until in result.gaps:
         if start < high and low < until:
             gaps.append((max(start, low), min(until, high)))
     lacking = _size(gaps)
-    kept = replace(receipt, rows=part.size - lacking, gaps=tuple(gaps))
-    if kept.gaps == receipt.gaps:
+    kept = replace(result, rows=part.size - lacking, gaps=tuple(gaps))
+    if kept.gaps == result.gaps:
         return kept
     fetched = None
     if not lacking:
-        fetched = receipt.fetched_bytes
+        fetched = result.fetched_bytes
     return replace(
         kept, control_records=0, aborted_records=0, missing_offsets=lacking, fetched_bytes=fetched
     )
@@ -259,7 +259,7 @@ def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
 
 
 def fold(
-    coverage: LoadedIntervals,
+    loaded_intervals: LoadedIntervals,
     plan: Plan,
     applied: CommitResult,
     *,
@@ -280,74 +280,76 @@ def fold(
             f"it is of {applied.plan_id}, the plan is {plan.id}"
         )
         raise LedgersDisagree(message, action="Check whether ZooKeeper was restored from a copy")
-    if plan.number <= coverage.through:
-        return coverage
+    if plan.number <= loaded_intervals.through:
+        return loaded_intervals
 
-    read_by_others = merged_holes((*coverage.read_by_others, *plan.losses.read_by_others))
-    is_unknown_before = plan.number > coverage.through + 1
-    coverage = replace(
-        coverage,
+    read_by_others = merged_holes((*loaded_intervals.read_by_others, *plan.losses.read_by_others))
+    is_unknown_before = plan.number > loaded_intervals.through + 1
+    loaded_intervals = replace(
+        loaded_intervals,
         read_by_others=read_by_others,
-        has_unknown_plans=coverage.has_unknown_plans or is_unknown_before,
+        has_unknown_plans=loaded_intervals.has_unknown_plans or is_unknown_before,
     )
     if plan.request.run_key and is_reached(plan, reached):
-        coverage = replace(coverage, keys=with_key(coverage.keys, run_key_to_record(plan)))
+        loaded_intervals = replace(
+            loaded_intervals, keys=with_key(loaded_intervals.keys, run_key_to_record(plan))
+        )
     loaded = _loaded_by(plan, applied)
-    held_through = _held_through(coverage)
+    held_through = _held_through(loaded_intervals)
     if is_given_up:
         return replace(
-            coverage,
+            loaded_intervals,
             through=plan.number,
             held_through=held_through,
-            given_up=_together(coverage.given_up, loaded),
+            given_up=_together(loaded_intervals.given_up, loaded),
         )
 
-    is_same_table = coverage.table_id in (None, applied.table_id)
+    is_same_table = loaded_intervals.table_id in (None, applied.table_id)
     if not is_same_table or held_through > plan.table.transaction_version:
         # The table no longer holds the intervals so far.
-        coverage = replace(
-            coverage,
+        loaded_intervals = replace(
+            loaded_intervals,
             intervals={},
-            given_up=_together(coverage.given_up, coverage.intervals),
+            given_up=_together(loaded_intervals.given_up, loaded_intervals.intervals),
             vanished=(),
             unproven_through=0,
         )
-    before = dict(coverage.intervals)
+    before = dict(loaded_intervals.intervals)
     if plan.kind is PlanKind.REPLAY:
-        for span in spans_of(plan, is_counted=not coverage.removals):
+        for span in spans_of(plan, is_counted=not loaded_intervals.removals):
             came = merge(loaded.pop(span.partition))
             before[span.partition] = replace_span(before.get(span.partition, ()), span, came)
-    unproven_through = coverage.unproven_through
-    if any(receipt.is_doubtful for receipt in applied.receipts):
+    unproven_through = loaded_intervals.unproven_through
+    if any(result.is_doubtful for result in applied.results):
         unproven_through = plan.number
     return replace(
-        coverage,
+        loaded_intervals,
         through=plan.number,
         held_through=None,
         table_id=applied.table_id,
         intervals=_together(before, loaded),
-        vanished=(*coverage.vanished, *plan.losses.stale_rows),
+        vanished=(*loaded_intervals.vanished, *plan.losses.stale_rows),
         unproven_through=unproven_through,
     )
 
 
 def _loaded_by(plan: Plan, applied: CommitResult) -> dict[TopicPartition, list[Interval]]:
     loaded: dict[TopicPartition, list[Interval]] = {}
-    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-        interval = interval_of(r, receipt, plan.incarnations.get(r.partition, 0))
+    for r, result in zip(plan.ranges, applied.results, strict=True):
+        interval = interval_of(r, result, plan.incarnations.get(r.partition, 0))
         loaded.setdefault(r.partition, []).append(interval)
     return loaded
 
 
-def _held_through(coverage: LoadedIntervals) -> int:
+def _held_through(loaded: LoadedIntervals) -> int:
     """Return the newest plan that is in the table by these intervals."""
-    if coverage.held_through is None:
-        return coverage.through
-    return coverage.held_through
+    if loaded.held_through is None:
+        return loaded.through
+    return loaded.held_through
 
 
 def fold_all(
-    coverage: LoadedIntervals,
+    loaded: LoadedIntervals,
     recorded: Sequence[tuple[Plan, CommitResult]],
     transaction_version: int | None,
 ) -> LoadedIntervals:
@@ -356,15 +358,15 @@ def fold_all(
     Plans that did not lead to it are given up. None: the newest of them is in the table.
     """
     if transaction_version is None:
-        transaction_version = max((plan.number for plan, _ in recorded), default=coverage.through)
+        transaction_version = max((plan.number for plan, _ in recorded), default=loaded.through)
     versions = {plan.number: plan.table.transaction_version for plan, _ in recorded}
     led = ancestry(versions, transaction_version)
-    if _held_through(coverage) > led.before:
-        given_up = _together(coverage.given_up, coverage.intervals)
-        coverage = replace(coverage, intervals={}, given_up=given_up)
+    if _held_through(loaded) > led.before:
+        given_up = _together(loaded.given_up, loaded.intervals)
+        loaded = replace(loaded, intervals={}, given_up=given_up)
     for plan, applied in recorded:
-        coverage = fold(coverage, plan, applied, is_given_up=plan.number not in led.numbers)
-    return coverage
+        loaded = fold(loaded, plan, applied, is_given_up=plan.number not in led.numbers)
+    return loaded
 
 
 OFFSETS_END = 2**63 - 1
@@ -372,7 +374,7 @@ OFFSETS_END = 2**63 - 1
 
 
 def inherit_intervals(
-    coverage: LoadedIntervals,
+    loaded: LoadedIntervals,
     theirs: LoadedIntervals | None,
     taken: Mapping[TopicPartition, int],
     *,
@@ -388,16 +390,16 @@ def inherit_intervals(
     """
     new_partitions = {partition for partition in taken if partition not in known}
     inherited: dict[TopicPartition, tuple[Interval, ...]] = {}
-    read_by_others = list(coverage.read_by_others)
+    read_by_others = list(loaded.read_by_others)
     if theirs is not None:
-        tables = {theirs.table_id, coverage.table_id}
+        tables = {theirs.table_id, loaded.table_id}
         if tables <= {None, table_id}:
             inherited = select_keys(theirs.intervals, new_partitions)
         for read in theirs.read_by_others:
             if read.partition in new_partitions:
                 read_by_others.append(read)
-        coverage = add_removals(coverage, theirs.removals)
-    given_up = dict(coverage.given_up)
+        loaded = add_removals(loaded, theirs.removals)
+    given_up = dict(loaded.given_up)
     for partition, loaded_until in taken.items():
         incarnation = lives.get(partition, 0)
         not_required = []
@@ -405,14 +407,14 @@ def inherit_intervals(
             not_required.append(Interval(0, OFFSETS_END, 0, incarnation=older))
         not_required.append(Interval(0, loaded_until, 0, incarnation=incarnation))
         given_up[partition] = tuple(dict.fromkeys((*given_up.get(partition, ()), *not_required)))
-    loaded_into = coverage.table_id
+    loaded_into = loaded.table_id
     if inherited:
-        loaded_into = coverage.table_id or table_id
+        loaded_into = loaded.table_id or table_id
     return replace(
-        coverage,
+        loaded,
         read_by_others=merged_holes(read_by_others),
         table_id=loaded_into,
-        intervals={**coverage.intervals, **inherited},
+        intervals={**loaded.intervals, **inherited},
         given_up=given_up,
     )
 
@@ -530,31 +532,31 @@ def is_better(record: CommitResult, kept: CommitResult) -> bool:
     return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
 
 
-def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> Interval:
+def interval_of(r: OffsetRange, result: RangeResult, incarnation: int = 0) -> Interval:
     """Return the interval of a range's result, without the places of its gaps."""
     unproven = 0
-    if receipt.behind_transform and r.partition.is_physical:
+    if result.behind_transform and r.partition.is_physical:
         # A row shows where its entry begins and not where it ends: each byte is doubtful.
         unproven = r.size
-    elif receipt.behind_transform:
-        unproven = receipt.missing_offsets
+    elif result.behind_transform:
+        unproven = result.missing_offsets
     return Interval(
         from_offset=r.from_offset,
         until_offset=r.until_offset,
-        rows=receipt.rows,
-        control_records=receipt.control_records,
-        aborted_records=receipt.aborted_records,
-        compacted=receipt.compacted,
+        rows=result.rows,
+        control_records=result.control_records,
+        aborted_records=result.aborted_records,
+        compacted=result.compacted,
         incarnation=incarnation,
         unproven=unproven,
     )
 
 
-def add_removals(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
+def add_removals(loaded: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
     """Return the intervals with these commits of other writers, the newest `REMOVALS_KEPT`."""
-    known = {found.delta_version for found in coverage.removals}
+    known = {found.delta_version for found in loaded.removals}
     new = [commit for commit in removals if commit.delta_version not in known]
-    return replace(coverage, removals=(*coverage.removals, *new)[-REMOVALS_KEPT:])
+    return replace(loaded, removals=(*loaded.removals, *new)[-REMOVALS_KEPT:])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:

@@ -74,7 +74,7 @@ def start_of(
     newest plan, None at the first run; the snapshot must have the partition's offsets. `topics`:
     those of `known_topics`, if it is called for many partitions.
     """
-    extent = snapshot.readable[partition]
+    offsets = snapshot.readable[partition]
     committed = snapshot.committed.get(partition, NOTHING_COMMITTED).offset
     if committed is not None:
         return committed
@@ -82,21 +82,21 @@ def start_of(
     if last is not None:
         pending = last.pending.get(partition)
     if pending and pending.start_offset is not None:
-        return min(max(extent.log_start_offset, pending.start_offset), extent.end_offset)
+        return min(max(offsets.log_start_offset, pending.start_offset), offsets.end_offset)
     if topics is None:
         topics = known_topics(last)
     rule = _start_rule(partition, last, settings, topics)
     if isinstance(rule, StartAt):
         if rule is StartAt.EARLIEST:
-            return extent.log_start_offset
-        return extent.end_offset
+            return offsets.log_start_offset
+        return offsets.end_offset
     found = snapshot.partition(partition).start_at_time
     if found is None:
         return None
     # A record that arrived after the extent was observed is above the observed end: whether the
     # records in between are older is not known yet.
-    start = min(max(extent.log_start_offset, found), extent.end_offset + extent.held_back)
-    if start > extent.end_offset:
+    start = min(max(offsets.log_start_offset, found), offsets.end_offset + offsets.held_back)
+    if start > offsets.end_offset:
         return None
     return start
 
@@ -180,11 +180,11 @@ def pending_offsets(
             if partition in starts and known.start_offset is not None:
                 pending[partition] = known.start_offset
     topics = known_topics(last)
-    for partition, extent in snapshot.left_out.items():
+    for partition, offsets in snapshot.left_out.items():
         if partition not in starts or partition in decided or partition.is_physical:
             continue
         if _start_rule(partition, last, settings, topics) is StartAt.LATEST:
-            pending[partition] = extent.end_offset
+            pending[partition] = offsets.end_offset
     return pending
 
 
@@ -403,8 +403,8 @@ def ends_of(snapshot: Snapshot) -> Ends:
     for partition in (*snapshot.leaderless, *snapshot.owners, *snapshot.paused):
         ends[partition] = None
     for extents in (snapshot.readable, snapshot.left_out):
-        for partition, extent in extents.items():
-            ends[partition] = extent.end_offset + extent.held_back
+        for partition, offsets in extents.items():
+            ends[partition] = offsets.end_offset + offsets.held_back
     return ends
 
 

@@ -513,10 +513,10 @@ def reading_of(
 
     Raises NotYetReadable, BadOffset, and DataLoss if policy is `fail`.
     """
-    extent = snapshot.readable[partition]
-    if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
+    offsets = snapshot.readable[partition]
+    if offsets.end_offset < wanted <= offsets.end_offset + offsets.held_back:
         message = (
-            f"The start offset is above the last stable offset {extent.end_offset}: "
+            f"The start offset is above the last stable offset {offsets.end_offset}: "
             "a transaction is open there"
         )
         action = (
@@ -524,22 +524,22 @@ def reading_of(
             "(kafka-transactions.sh find-hanging). Once the transaction ends, a retry continues"
         )
         raise NotYetReadable(message, **partition.place, offset=wanted, action=action)
-    if wanted > extent.end_offset:
+    if wanted > offsets.end_offset:
         raise _above_the_end(partition, wanted, snapshot)
-    if wanted >= extent.log_start_offset:
-        return _Reading(wanted, extent.end_offset)
+    if wanted >= offsets.log_start_offset:
+        return _Reading(wanted, offsets.end_offset)
     if settings.source.on_data_loss is OnDataLoss.FAIL:
         message = (
-            f"{extent.log_start_offset - wanted:,} {partition.unit}s are gone: wanted {wanted}, "
-            f"the log starts at {extent.log_start_offset}"
+            f"{offsets.log_start_offset - wanted:,} {partition.unit}s are gone: wanted {wanted}, "
+            f"the log starts at {offsets.log_start_offset}"
         )
         action = (
             "Compare the topic's retention with the interval between runs. "
             "To continue without them, set source.on_data_loss: skip"
         )
         raise DataLoss(message, **partition.place, offset=wanted, action=action)
-    loss = Loss(partition, wanted, extent.log_start_offset, LossReason.EXPIRED)
-    return _Reading(extent.log_start_offset, extent.end_offset, (loss,))
+    loss = Loss(partition, wanted, offsets.log_start_offset, LossReason.EXPIRED)
+    return _Reading(offsets.log_start_offset, offsets.end_offset, (loss,))
 
 
 def _above_the_end(partition: TopicPartition, wanted: int, snapshot: Snapshot) -> EtlError:
@@ -548,10 +548,10 @@ def _above_the_end(partition: TopicPartition, wanted: int, snapshot: Snapshot) -
     Truncations are detected earlier: if the offset is not above the loaded-until offset, the leader
     does not serve its last records yet (KIP-207).
     """
-    extent = snapshot.readable[partition]
+    offsets = snapshot.readable[partition]
     newest = snapshot.ledger.newest
     place = {**partition.place, "offset": wanted}
-    readable = f"The log can be read from {extent.log_start_offset} to {extent.end_offset}"
+    readable = f"The log can be read from {offsets.log_start_offset} to {offsets.end_offset}"
     loaded_until = None
     if newest:
         loaded_until = newest.loaded_until.get(partition)
@@ -634,9 +634,9 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
         return False
     costs = snapshot.bytes_per_offset
     unread = 0.0
-    for partition, extent in snapshot.readable.items():
-        loaded_until = plan.loaded_until.get(partition, extent.log_start_offset)
-        unread += max(0, extent.end_offset - loaded_until) * cost_of(partition, costs)
+    for partition, offsets in snapshot.readable.items():
+        loaded_until = plan.loaded_until.get(partition, offsets.log_start_offset)
+        unread += max(0, offsets.end_offset - loaded_until) * cost_of(partition, costs)
     return bytes_of(plan.ranges, costs) + unread < SHORT_RUN_BELOW_BYTES
 
 

@@ -251,10 +251,10 @@ def committed_replacement_plan(
 def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:
     """Yield the expired offsets of a plan's ranges. Raises DataLoss if the policy is `fail`."""
     for r in plan.ranges:
-        extent = snapshot.readable.get(r.partition)
-        if extent and r.from_offset < extent.log_start_offset:
+        offsets = snapshot.readable.get(r.partition)
+        if offsets and r.from_offset < offsets.log_start_offset:
             reading_of(r.partition, r.from_offset, snapshot, settings)
-            until = min(r.until_offset, extent.log_start_offset)
+            until = min(r.until_offset, offsets.log_start_offset)
             incarnation = plan.incarnations.get(r.partition, 0)
             yield Loss(r.partition, r.from_offset, until, LossReason.EXPIRED, incarnation)
 
@@ -542,13 +542,13 @@ def replay_or_supersede(
             more = f" (and {len(leaderless) - 1:,} more partitions)"
         return Supersede(plan, f"{unled}{more}: a later plan reads its offsets")
     for r in plan.ranges:
-        extent = snapshot.readable.get(r.partition)
-        if extent and r.from_offset < extent.log_start_offset:
+        offsets = snapshot.readable.get(r.partition)
+        if offsets and r.from_offset < offsets.log_start_offset:
             reading_of(r.partition, r.from_offset, snapshot, settings)  # raises under `fail`
             return Supersede(
                 plan,
                 f"{r.partition}: its range starts at {r.from_offset}, and the log now at "
-                f"{extent.log_start_offset}",
+                f"{offsets.log_start_offset}",
             )
     _reject_other_row_shape(plan, settings)
     return state
@@ -579,11 +579,11 @@ def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
     if gone:
         return f"{GIVEN_UP}: the brokers do not know the topic {gone[0]} any more"
     for r in plan.ranges:
-        extent = snapshot.readable.get(r.partition)
-        if extent and r.from_offset < extent.log_start_offset:
+        offsets = snapshot.readable.get(r.partition)
+        if offsets and r.from_offset < offsets.log_start_offset:
             return (
                 f"{GIVEN_UP}: {r.partition} is planned from {r.from_offset}, and the log now starts at "
-                f"{extent.log_start_offset}"
+                f"{offsets.log_start_offset}"
             )
     return None
 

@@ -54,10 +54,10 @@ def end_places(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return the places of the next tail fingerprints: an end, and the bytes before it."""
     places = {}
-    for partition, extent in extents.items():
+    for partition, offsets in extents.items():
         if not partition.is_physical:
             continue
-        place = _place(extent.end_offset, extent)
+        place = _place(offsets.end_offset, offsets)
         if place[1]:
             places[partition] = place
     return places
@@ -71,11 +71,11 @@ def known_places(
     if plan is None:
         return places
     for partition, tail in plan.fingerprints.items():
-        extent = extents.get(partition)
-        if extent is None:
+        offsets = extents.get(partition)
+        if offsets is None:
             continue
         start = tail.until_offset - tail.size
-        if extent.log_start_offset <= start and tail.until_offset <= extent.end_offset:
+        if offsets.log_start_offset <= start and tail.until_offset <= offsets.end_offset:
             places[partition] = (tail.until_offset, tail.size)
     return places
 
@@ -117,10 +117,10 @@ def fingerprints_to_record(
 def holds_what_was_read(partition: TopicPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
     """True if the partition still has the plan's fingerprint; None if that is unknown."""
     known = plan.fingerprints.get(partition)
-    extent = snapshot.readable.get(partition)
-    if extent is None or known is None:
+    offsets = snapshot.readable.get(partition)
+    if offsets is None or known is None:
         return None
-    if extent.end_offset < known.until_offset:
+    if offsets.end_offset < known.until_offset:
         return False
     known_place = (known.until_offset, known.size)
     same_place = []
@@ -132,12 +132,12 @@ def holds_what_was_read(partition: TopicPartition, plan: Plan, snapshot: Snapsho
     return known in same_place
 
 
-def _place(until: int, extent: PartitionOffsets) -> tuple[int, int]:
+def _place(until: int, offsets: PartitionOffsets) -> tuple[int, int]:
     """Return the place of the bytes before `until`, also if they are in several segments.
 
     The newest segment may have only one message, and an equal one may follow.
     """
-    return until, min(TAIL_BYTES, until - extent.log_start_offset)
+    return until, min(TAIL_BYTES, until - offsets.log_start_offset)
 
 
 _NAMED = 20
@@ -293,8 +293,8 @@ def is_what_was_read(partition: TopicPartition, plan: Plan, snapshot: Snapshot) 
 
     False if it ends below the plan's loaded-until offset, or its broker lost it.
     """
-    extent = snapshot.readable.get(partition)
-    if extent is None or extent.end_offset < plan.loaded_until[partition]:
+    offsets = snapshot.readable.get(partition)
+    if offsets is None or offsets.end_offset < plan.loaded_until[partition]:
         return False
     return holds_what_was_read(partition, plan, snapshot)
 
@@ -526,7 +526,7 @@ def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[TopicPartiti
     read = {r.partition for r in plan.advancing}
     epochs = drop_keys(plan.record_epochs, read)
     if read and applied and applied.plan_id == plan.id:
-        results = zip(plan.ranges, applied.receipts, strict=True)
+        results = zip(plan.ranges, applied.results, strict=True)
         lineages = {partition: plan.record_epochs.get(partition, ()) for partition in read}
         for r, result in sorted(results, key=lambda pair: pair[0].until_offset):
             lineages[r.partition] = joined(lineages[r.partition], result.epochs)
@@ -599,13 +599,13 @@ def truncated_partitions(
         begins[r.partition] = min(r.from_offset, begins.get(r.partition, r.from_offset))
     cuts = []
     for partition in sorted(positions):
-        extent = snapshot.readable.get(partition)
-        if extent is None:
+        offsets = snapshot.readable.get(partition)
+        if offsets is None:
             continue
         position = positions[partition]
         if position and holds_what_was_read(partition, plan, snapshot) is False:
-            left = min(plan.fingerprints[partition].until_offset - 1, extent.end_offset)
-            holds_others = left < extent.end_offset
+            left = min(plan.fingerprints[partition].until_offset - 1, offsets.end_offset)
+            holds_others = left < offsets.end_offset
             cuts.append(Cut(partition, position, left, is_known=False, holds_others=holds_others))
             continue
         if partition in exact_epochs:
@@ -651,8 +651,8 @@ def _cut(partition: TopicPartition, position: int, snapshot: Snapshot, known: _K
     """
     end = snapshot.partition(partition).epoch_end
     if end is None or end.asked_epoch != known.epoch:
-        extent = snapshot.readable[partition]
-        end_offset = extent.end_offset + extent.held_back
+        offsets = snapshot.readable[partition]
+        end_offset = offsets.end_offset + offsets.held_back
         if end_offset >= position:
             return None
         return Cut(partition, position, end_offset, is_known=False)

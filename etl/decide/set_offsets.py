@@ -236,18 +236,18 @@ def moves_to(
 
 def _reject_outside(partition: TopicPartition, to: int, snapshot: Snapshot) -> None:
     """Raise if `to` is no offset that a consumer of the partition can continue from."""
-    extent = snapshot.readable[partition]
-    if extent.end_offset < to <= extent.end_offset + extent.held_back:
+    offsets = snapshot.readable[partition]
+    if offsets.end_offset < to <= offsets.end_offset + offsets.held_back:
         message = (
-            f"Offset {to} is above the last stable offset {extent.end_offset}: a transaction is "
+            f"Offset {to} is above the last stable offset {offsets.end_offset}: a transaction is "
             "open there"
         )
         action = "Run this command again when the transaction has ended"
         raise NotYetReadable(message, **partition.place, offset=to, action=action)
-    if not extent.log_start_offset <= to <= extent.end_offset:
+    if not offsets.log_start_offset <= to <= offsets.end_offset:
         message = (
-            f"Offset {to} is not in the log, which has {extent.log_start_offset} to "
-            f"{extent.end_offset}"
+            f"Offset {to} is not in the log, which has {offsets.log_start_offset} to "
+            f"{offsets.end_offset}"
         )
         action = (
             "Pass another offset: above the end there is nothing to skip yet, and later records "

@@ -33,9 +33,9 @@ def boundaries_of(
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the boundaries that brokers reported."""
     boundaries = {}
-    for partition, extent in extents.items():
-        if extent.boundaries is not None:
-            boundaries[partition] = extent.boundaries
+    for partition, offsets in extents.items():
+        if offsets.boundaries is not None:
+            boundaries[partition] = offsets.boundaries
     return boundaries
 
 

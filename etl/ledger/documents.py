@@ -49,7 +49,7 @@ DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
 It is more than what is written, so that a lower `WRITTEN_MAX_BYTES` makes no document unreadable.
 """
 DIFFERING: Mapping[type, Mapping[str, Differs]] = {
-    CommitResult: {"receipts": Differs.BY_COLUMN, "undated": Differs.NOT_STORED},
+    CommitResult: {"results": Differs.BY_COLUMN, "undated": Differs.NOT_STORED},
     RangeResult: {"gaps": Differs.FLAT, "epochs": Differs.FLAT, "requests": Differs.NOT_STORED},
     LoadedIntervals: {
         "given_up": Differs.APART,
@@ -179,12 +179,12 @@ _GAP_BYTES = 40
 
 def without_gaps(applied: CommitResult) -> CommitResult:
     """Return a plan's result without gaps."""
-    return _with_gaps(applied, [()] * len(applied.receipts))
+    return _with_gaps(applied, [()] * len(applied.results))
 
 
 def _size_of_gaps(applied: CommitResult) -> int:
     """Return the largest size of all gaps, in bytes."""
-    return _GAP_BYTES * sum(len(receipt.gaps) for receipt in applied.receipts)
+    return _GAP_BYTES * sum(len(result.gaps) for result in applied.results)
 
 
 def _with_gaps_that_fit(applied: CommitResult) -> CommitResult:
@@ -194,20 +194,20 @@ def _with_gaps_that_fit(applied: CommitResult) -> CommitResult:
     """
     size = len(canonical(CODEC.write(without_gaps(applied))))
     left = (WRITTEN_MAX_BYTES - size) // _GAP_BYTES
-    receipts = applied.receipts
-    kept: list[tuple[tuple[int, int], ...]] = [()] * len(receipts)
-    for i in sorted(range(len(receipts)), key=lambda i: len(receipts[i].gaps)):
-        left -= len(receipts[i].gaps)
+    results = applied.results
+    kept: list[tuple[tuple[int, int], ...]] = [()] * len(results)
+    for i in sorted(range(len(results)), key=lambda i: len(results[i].gaps)):
+        left -= len(results[i].gaps)
         if left < 0:
             break
-        kept[i] = receipts[i].gaps
+        kept[i] = results[i].gaps
     return _with_gaps(applied, kept)
 
 
 def _with_gaps(applied: CommitResult, kept: Sequence[tuple[tuple[int, int], ...]]) -> CommitResult:
-    receipts = []
-    for receipt, gaps in zip(applied.receipts, kept, strict=True):
-        if len(gaps) < len(receipt.gaps):
-            receipt = replace(receipt, gaps=gaps, gaps_complete=False)
-        receipts.append(receipt)
-    return replace(applied, receipts=tuple(receipts))
+    results = []
+    for result, gaps in zip(applied.results, kept, strict=True):
+        if len(gaps) < len(result.gaps):
+            result = replace(result, gaps=gaps, gaps_complete=False)
+        results.append(result)
+    return replace(applied, results=tuple(results))

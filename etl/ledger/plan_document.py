@@ -820,14 +820,14 @@ def _readable_parts(plan: Plan) -> dict[str, Any]:
     return {"ranges": ranges, "positions": positions}
 
 
-def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -> str:
+def with_results(metadata: str, plan: Plan, range_results: tuple[RangeResult, ...]) -> str:
     """Return the metadata with the plan's range results, so that rows need not be counted again.
 
     Above `METADATA_FULL_BYTES` the readable text is left out, above `METADATA_MAX_BYTES` the
     results.
     """
     content = json.loads(metadata)
-    results = render(CommitResult(plan.number, plan.id, -1, "", receipts))
+    results = render(CommitResult(plan.number, plan.id, -1, "", range_results))
     content["receipts_zlib"] = base64.b85encode(results).decode("ascii")
     full = json.dumps(content)
     if len(full) <= METADATA_FULL_BYTES:
@@ -840,15 +840,15 @@ def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -
 
 def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
     """Return the range results of a commit; None if it has none that can be parsed."""
-    if metadata.receipts is None:
+    if metadata.results is None:
         return None
     try:
-        applied = parse(CommitResult, metadata.receipts, path=f"commit {metadata.delta_version}")
+        applied = parse(CommitResult, metadata.results, path=f"commit {metadata.delta_version}")
     except EtlError:
         return None
     if applied.plan_id != metadata.plan_id:
         return None
-    return applied.receipts
+    return applied.results
 
 
 def reject_oversized_plan(plan: Plan) -> None:
@@ -879,7 +879,7 @@ def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | Non
             str(found["plan_id"]),
             document=_decode_text(found.get("plan_zlib")),
             run_id=run_id,
-            receipts=_decode_text(found.get("receipts_zlib")),
+            results=_decode_text(found.get("receipts_zlib")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

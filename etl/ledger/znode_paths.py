@@ -127,7 +127,7 @@ class PipelinePaths:
         return f"{self.root}/applied"
 
     @property
-    def coverage(self) -> str:
+    def loaded(self) -> str:
         """Loaded intervals of pruned plans."""
         return f"{self.root}/coverage"
 

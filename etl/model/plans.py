@@ -786,7 +786,7 @@ def since(before: ByBroker, now: ByBroker) -> dict[str, Requests]:
     return differences
 
 
-GAPS_KEPT = 1000  # that a receipt keeps one by one
+GAPS_KEPT = 1000  # that a range result keeps one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -855,7 +855,7 @@ class CommitResult:
     plan_id: str
     delta_version: int
     table_id: str
-    receipts: tuple[RangeResult, ...]
+    results: tuple[RangeResult, ...]
     run_id: str | None = None
     """The run that appended it; None: the commit has no run id."""
     uncounted: str | None = None
@@ -869,22 +869,22 @@ class CommitResult:
     def rows(self) -> int | None:
         """Return the rows of all ranges; None if they could not be counted."""
         total = 0
-        for receipt in self.receipts:
-            if receipt.rows is None:
+        for result in self.results:
+            if result.rows is None:
                 return None
-            total += receipt.rows
+            total += result.rows
         return total
 
     def is_of(self, plan: Plan) -> bool:
         """True if this is the result of that plan: a ledger restored from a copy may hold another
         plan's under the number.
         """
-        return self.plan_id == plan.id and len(self.receipts) == len(plan.ranges)
+        return self.plan_id == plan.id and len(self.results) == len(plan.ranges)
 
     @property
     def is_recounted(self) -> bool:
         """True if recounted from the table: why offsets have no row is unknown."""
-        return all(receipt.fetched_bytes is None for receipt in self.receipts)
+        return all(result.fetched_bytes is None for result in self.results)
 
 
 class Codec(str, Enum):
@@ -955,7 +955,7 @@ class Written:
     indices: tuple[int, ...]
     """The ranges of the plan that it read."""
     files: tuple[DataFile, ...]
-    receipts: Mapping[int, RangeResult] = field(default_factory=dict)
+    results: Mapping[int, RangeResult] = field(default_factory=dict)
     """By the same indices."""
     made: int | None = None
     """Rows that a transform made; None: no transform, each record is a row."""

@@ -106,7 +106,7 @@ class CommitMetadata:
     """The plan, as `plan_document.parse_plan` parses it; None: the commit has none."""
     run_id: str | None = field(default=None, kw_only=True)
     """The run that appended it."""
-    receipts: bytes | None = field(default=None, repr=False, kw_only=True)
+    results: bytes | None = field(default=None, repr=False, kw_only=True)
     """Results of the plan's ranges, as parsed by `plan_document.results_of`; None: the commit has
     none.
     """

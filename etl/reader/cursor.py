@@ -402,7 +402,7 @@ class Cursor:
         return self.position - self.range.from_offset, self._tally.rows, self._fetched_bytes
 
     @property
-    def receipt(self) -> RangeResult:
+    def result(self) -> RangeResult:
         """Return the result so far; of the whole range when `done`.
 
         rows + control_records + aborted_records + missing_offsets is the number of offsets passed.

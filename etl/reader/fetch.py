@@ -403,7 +403,7 @@ def read_ranges(
     ranges: Sequence[OffsetRange],
     options: FetchOptions,
     *,
-    on_receipt: Callable[[int, RangeResult], None],
+    on_result: Callable[[int, RangeResult], None],
     columns: tuple[str, ...] | None = None,
     incarnations: Mapping[TopicPartition, int] | None = None,
     topic_ids: Mapping[str, str] | None = None,
@@ -417,7 +417,7 @@ def read_ranges(
     They are in order within a range; ranges come in any order and interleaved. Leaders are asked of
     the brokers of `options.bootstrap` and of the leaders in `ranges`.
 
-        on_receipt        called with (index in `ranges`, result) once all rows of that range were
+        on_result        called with (index in `ranges`, result) once all rows of that range were
                           taken from the iterator
         on_read           called with (index in `ranges`, offsets passed, rows, bytes fetched so
                           far) each time that rows of it were taken
@@ -459,11 +459,11 @@ def read_ranges(
         progresses.append(RangeProgress(index, cursor, each.leader, topic_id))
     for progress in progresses:
         if progress.cursor.done:
-            on_receipt(progress.index, progress.cursor.receipt)
+            on_result(progress.index, progress.cursor.result)
     while unfinished := [progress for progress in progresses if not progress.cursor.done]:
         find_leaders(unfinished, options)
         for broker, group in group_by_broker(unfinished).items():
-            yield from _read_from(broker, group, options, on_receipt, on_read)
+            yield from _read_from(broker, group, options, on_result, on_read)
     reject_changed_partitions(ranges, leader_epochs or {}, fingerprints or {}, options)
     if options.fails_on_data_loss:
         cursors = [progress.cursor for progress in progresses]
@@ -474,7 +474,7 @@ def _read_from(
     broker: Broker,
     ranges: list[RangeProgress],
     options: FetchOptions,
-    on_receipt: Callable[[int, RangeResult], None],
+    on_result: Callable[[int, RangeResult], None],
     on_read: Callable[[int, int, int, int], None],
 ) -> Iterator[pa.RecordBatch]:
     """Read all of `ranges` from their leader, except those that lose it meanwhile."""
@@ -509,7 +509,7 @@ def _read_from(
                     yield from rows
                     on_read(progress.index, *progress.cursor.read_so_far)
                     if progress.cursor.done:
-                        on_receipt(progress.index, progress.cursor.receipt)
+                        on_result(progress.index, progress.cursor.result)
         # A range that lost its leader is read later, and its topic is checked then.
         if all(progress.cursor.done for progress in ranges):
             reject_other_topics(consumer, ranges)

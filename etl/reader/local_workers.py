@@ -116,19 +116,19 @@ class WorkerRangeResults:
     """Range results, by index in the plan."""
 
     def __init__(self) -> None:
-        self.receipts: dict[int, RangeResult] = {}
+        self.results: dict[int, RangeResult] = {}
         """The results so far; complete when all tasks have ended."""
         self.last_came: float | None = None
         """Time of the last result (`time.monotonic`)."""
 
-    def add(self, receipts: dict[int, RangeResult]) -> None:
+    def add(self, results: dict[int, RangeResult]) -> None:
         """Add the results of one task."""
-        self.receipts = {**self.receipts, **receipts}
+        self.results = {**self.results, **results}
         self.last_came = time.monotonic()
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """Return a result for each of `count` ranges, or None if some are missing."""
-        return results_in_order(self.receipts, count)
+        return results_in_order(self.results, count)
 
 
 class FilesOfWorkers:
@@ -150,7 +150,7 @@ class FilesOfWorkers:
         self._tasks = tasks
         self._reading = reading
         self._progress = progress
-        self.receipts = WorkerRangeResults()
+        self.results = WorkerRangeResults()
         self._workers: list[Worker] = []
         with contextlib.ExitStack() as started:
             started.callback(self.close)
@@ -209,7 +209,7 @@ class FilesOfWorkers:
                     continue
                 raise TaskFailed(answer.text)
             if answer is not None:
-                self.receipts.add(dict(answer.receipts))
+                self.results.add(dict(answer.results))
                 return answer
             if not worker.was_killed:
                 raise ProcessLost(

@@ -324,24 +324,24 @@ def ranges_of(
     """
     for bounds in (reading.starting, reading.ending):
         _reject_unread(bounds.option, bounds.by_partition, extents)
-    for partition, extent in sorted(extents.items()):
+    for partition, offsets in sorted(extents.items()):
         starting = reading.starting.of(partition)
         ending = reading.ending.of(partition)
-        start = _offset_of(starting, extent, first.get(partition))
-        end = _offset_of(ending, extent, last.get(partition))
+        start = _offset_of(starting, offsets, first.get(partition))
+        end = _offset_of(ending, offsets, last.get(partition))
         if start is None:
-            start = _start_after_last_record(partition, extent, reading)
+            start = _start_after_last_record(partition, offsets, reading)
         if end is None:
             ending = LogEnd.LATEST
-            end = extent.end_offset
+            end = offsets.end_offset
         _reject_reversed(partition, reading, (starting, start), (ending, end))
         if start > end and reading.fetch.fails_on_data_loss:
-            raise _outside(partition, start, end, extent)
+            raise _outside(partition, start, end, offsets)
         whole = OffsetRange(partition, start, max(start, end))
-        yield clip_to_partition(whole, extent, fails=reading.fetch.fails_on_data_loss)
+        yield clip_to_partition(whole, offsets, fails=reading.fetch.fails_on_data_loss)
 
 
-def clip_to_partition(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> OffsetRange:
+def clip_to_partition(whole: OffsetRange, offsets: PartitionOffsets, *, fails: bool) -> OffsetRange:
     """Return the range, or without `fails` the part of it that the partition has.
 
     Raises with `fails`: DataLoss if the range starts below the log start; NotYetReadable if it ends
@@ -351,26 +351,26 @@ def clip_to_partition(whole: OffsetRange, extent: PartitionOffsets, *, fails: bo
     place = whole.partition.place
     if (
         not whole.size
-        or extent.log_start_offset <= whole.from_offset <= whole.until_offset <= extent.end_offset
+        or offsets.log_start_offset <= whole.from_offset <= whole.until_offset <= offsets.end_offset
     ):
         return whole
     if not fails:
-        start = min(max(whole.from_offset, extent.log_start_offset), extent.end_offset)
+        start = min(max(whole.from_offset, offsets.log_start_offset), offsets.end_offset)
         return OffsetRange(
-            whole.partition, start, max(start, min(whole.until_offset, extent.end_offset))
+            whole.partition, start, max(start, min(whole.until_offset, offsets.end_offset))
         )
-    if whole.from_offset < extent.log_start_offset:
+    if whole.from_offset < offsets.log_start_offset:
         message = (
-            f"The partition starts at {extent.log_start_offset},"
+            f"The partition starts at {offsets.log_start_offset},"
             f" offsets from {whole.from_offset} on are requested"
         )
         action = "Check the topic's retention. failOnDataLoss: false reads what is left"
         raise DataLoss(message, **place, action=action)
     message = (
-        f"The partition can be read up to {extent.end_offset},"
+        f"The partition can be read up to {offsets.end_offset},"
         f" offsets up to {whole.until_offset} are requested"
     )
-    if whole.until_offset <= extent.end_offset + extent.held_back:
+    if whole.until_offset <= offsets.end_offset + offsets.held_back:
         raise NotYetReadable(
             message,
             **place,
@@ -431,25 +431,27 @@ def _reject_reversed(
         raise SettingsError(message, **partition.place, action=action)
 
 
-def _outside(partition: TopicPartition, start: int, end: int, extent: PartitionOffsets) -> EtlError:
+def _outside(
+    partition: TopicPartition, start: int, end: int, offsets: PartitionOffsets
+) -> EtlError:
     """Return the error of a range outside the partition.
 
     The range starts above the readable end, or ends below the log start.
     """
     place = partition.place
-    if start <= extent.log_start_offset:
+    if start <= offsets.log_start_offset:
         message = (
-            f"The partition starts at {extent.log_start_offset}, offsets up to {end} are requested"
+            f"The partition starts at {offsets.log_start_offset}, offsets up to {end} are requested"
         )
         action = (
             "Check the topic's retention. failOnDataLoss: false reads what is left, here nothing"
         )
         return DataLoss(message, **place, action=action)
     message = (
-        f"The partition can be read up to {extent.end_offset},"
+        f"The partition can be read up to {offsets.end_offset},"
         f" offsets from {start} on are requested"
     )
-    if start <= extent.end_offset + extent.held_back:
+    if start <= offsets.end_offset + offsets.held_back:
         return NotYetReadable(
             message,
             **place,
@@ -473,24 +475,24 @@ def _reject_unread(
         raise TopicMissing(message, option=option, **unread[0].place, action=action)
 
 
-def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int | None:
+def _offset_of(bound: Bound, offsets: PartitionOffsets, found: int | None) -> int | None:
     """Return the offset of a bound, None if no record is that late.
 
     A time's offset above the observed end becomes the end: later records are not read.
     """
     if isinstance(bound, LogEnd):
-        return extent.log_start_offset if bound is LogEnd.EARLIEST else extent.end_offset
+        return offsets.log_start_offset if bound is LogEnd.EARLIEST else offsets.end_offset
     if isinstance(bound, FirstAt):
-        return None if found is None else min(found, extent.end_offset)
+        return None if found is None else min(found, offsets.end_offset)
     return bound
 
 
 def _start_after_last_record(
-    partition: TopicPartition, extent: PartitionOffsets, reading: ReadOptions
+    partition: TopicPartition, offsets: PartitionOffsets, reading: ReadOptions
 ) -> int:
     """Return the end of the partition if `late_start_is_latest`. Raises SettingsError."""
     if reading.late_start_is_latest:
-        return extent.end_offset
+        return offsets.end_offset
     message = "No record is as late as the starting time"
     action = "Check the time; startingOffsetsByTimestampStrategy: latest reads nothing there"
     raise SettingsError(message, option=reading.starting.option, **partition.place, action=action)

@@ -70,12 +70,12 @@ def rows_of_task(
     reporter = ProgressSender(progress, task.number, attempt)
     requests = REQUEST_METER.counts()
 
-    def on_receipt(number: int, receipt: RangeResult) -> None:
+    def on_result(number: int, result: RangeResult) -> None:
         nonlocal requests
         before = requests
         requests = REQUEST_METER.counts()
         sent = tuple(since(before, requests).items())
-        note(task.indices[number], replace(receipt, requests=sent))
+        note(task.indices[number], replace(result, requests=sent))
 
     ranges: Sequence[OffsetRange] = task.ranges
     deadline_s = _DEADLINE_S
@@ -89,7 +89,7 @@ def rows_of_task(
             ranges,
             options,
             columns=reading.columns,
-            on_receipt=on_receipt,
+            on_result=on_result,
             topic_ids=task.topic_ids,
             leader_epochs=task.leader_epochs,
             incarnations=task.incarnations,
@@ -145,7 +145,7 @@ def write_task(
     """Write the task's ranges into files, in one attempt. Raises TaskFailed."""
     from etl.io.delta.data_files import DataFiles, needed_columns
 
-    receipts: dict[int, RangeResult] = {}
+    results: dict[int, RangeResult] = {}
     has_transform = reading.transform is not None
     row_count = 0
     with _as_task_failed(options):
@@ -156,7 +156,7 @@ def write_task(
         task,
         reading,
         attempt=attempt,
-        note=receipts.__setitem__,
+        note=results.__setitem__,
         progress=progress,
         advise=with_pipeline_advice,
     )
@@ -167,7 +167,7 @@ def write_task(
                 files.take(batch)
         with _as_task_failed(options):
             transformed_rows = row_count if has_transform else None
-            return Written(task.indices, files.end(), receipts, transformed_rows)
+            return Written(task.indices, files.end(), results, transformed_rows)
     except BaseException:
         files.abandon()
         raise

@@ -311,8 +311,8 @@ def _resolve(
     ranges: list[OffsetRange] = []
     if reading.ranges is not None:
         for whole in reading.ranges:
-            extent = found.extents[whole.partition]
-            ranges.append(clip_to_partition(whole, extent, fails=reading.fetch.fails_on_data_loss))
+            offsets = found.extents[whole.partition]
+            ranges.append(clip_to_partition(whole, offsets, fails=reading.fetch.fails_on_data_loss))
     else:
         # After the offsets: a record that comes in between is above the end, and not read.
         first = cluster.first_at(
@@ -474,7 +474,7 @@ class RangesReader(DataSourceReader):
             task,
             self._reading,
             attempt=attempt_number(),
-            note=lambda index, receipt: None,
+            note=lambda index, result: None,
             progress=None,
             advise=with_option_advice,
         )

@@ -45,7 +45,7 @@ class RangeResultAccumulator:
         self._merge = merge
 
     @property
-    def receipts(self) -> dict[int, RangeResult]:
+    def results(self) -> dict[int, RangeResult]:
         """Return the results so far; complete when the job has succeeded."""
         return dict(self._accumulator.value)
 
@@ -60,7 +60,7 @@ class RangeResultAccumulator:
         None if some are missing: the job failed, Delta skipped it, or a transform with `limit()`
         did not read the rows of a task to their end.
         """
-        return results_in_order(self.receipts, count)
+        return results_in_order(self.results, count)
 
 
 class Merge(AccumulatorParam[dict[int, RangeResult]]):
@@ -93,8 +93,8 @@ def read_tasks(
     merge = Merge()
     accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator({}, merge)
 
-    def note(index: int, receipt: RangeResult) -> None:
-        accumulator.add({index: receipt})
+    def note(index: int, result: RangeResult) -> None:
+        accumulator.add({index: result})
 
     def read(rows: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         begin_task()
@@ -140,7 +140,7 @@ def _pickled_tasks(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
 
 
 class PlannedFiles:
-    """The rows of a plan, not read yet. `receipts` arrive when tasks end."""
+    """The rows of a plan, not read yet. `results` arrive when tasks end."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class PlannedFiles:
         self._accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator(
             {}, merge
         )
-        self.receipts = RangeResultAccumulator(self._accumulator, merge)
+        self.results = RangeResultAccumulator(self._accumulator, merge)
 
     def write(self, options: FileOptions) -> Sequence[Written]:
         """Read all ranges into files, and return the result of each task.
@@ -172,7 +172,7 @@ class PlannedFiles:
         def write(task: Task) -> Written:
             begin_task()
             written = write_task(task, reading, options, progress, attempt=attempt_number())
-            accumulator.add(dict(written.receipts))
+            accumulator.add(dict(written.results))
             return written
 
         tasks = self._spark.sparkContext.parallelize(self._tasks, len(self._tasks))

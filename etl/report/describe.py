@@ -222,7 +222,7 @@ def describe_uncounted(applied: CommitResult) -> str:
     """Describe unknown counts of a recounted plan, as the end of a sentence; may be empty."""
     if applied.uncounted:
         return f"; the number of rows is unknown ({applied.uncounted})"
-    doubtful = [result for result in applied.receipts if result.is_doubtful]
+    doubtful = [result for result in applied.results if result.is_doubtful]
     missing = sum(result.missing_offsets for result in doubtful)
     if missing:
         return (
@@ -344,8 +344,8 @@ def describe_capped(left: Mapping[TopicPartition, int], limits: LimitsSettings) 
 def describe_open(snapshot: Snapshot) -> Iterator[str]:
     """Describe partitions with an open transaction: a sentence per topic and transaction."""
     waiting: dict[tuple[str, str], list[TopicPartition]] = {}
-    for partition, extent in sorted(snapshot.readable.items()):
-        if extent.held_back:
+    for partition, offsets in sorted(snapshot.readable.items()):
+        if offsets.held_back:
             transaction = _describe_transaction(snapshot.partition(partition).open_transaction)
             waiting.setdefault((partition.topic, transaction), []).append(partition)
     for (topic, transaction), partitions in waiting.items():
@@ -417,12 +417,12 @@ def describe_partition_offsets(snapshot: Snapshot, partition: TopicPartition) ->
         "transaction_began_at": None,
         "held_back_by": None,
     }
-    extent = snapshot.readable.get(partition)
-    if extent:
-        document["log_start"] = extent.log_start_offset
-        document["log_end"] = extent.end_offset
-        document["high_watermark"] = extent.end_offset + extent.held_back
-        document["held_back"] = extent.held_back
+    offsets = snapshot.readable.get(partition)
+    if offsets:
+        document["log_start"] = offsets.log_start_offset
+        document["log_end"] = offsets.end_offset
+        document["high_watermark"] = offsets.end_offset + offsets.held_back
+        document["held_back"] = offsets.held_back
     transaction = snapshot.partition(partition).open_transaction
     if transaction:
         producer = f"producer {transaction.producer_id}"

@@ -254,7 +254,7 @@ class PartitionLag:
     """
 
     partition: TopicPartition
-    extent: Mapping[str, int | None]
+    offsets: Mapping[str, int | None]
     position: int | None
     lag: int | None
     """Offsets, so records at most; of Jafka bytes."""
@@ -274,7 +274,7 @@ class PartitionLag:
             records_at_most = None
         return {
             **self.partition.place,
-            **self.extent,
+            **self.offsets,
             "loaded_until": self.position,
             "lag": self.lag,
             "records_at_most": records_at_most,
@@ -389,18 +389,18 @@ def _row(
     oldest: OldestRecord,
     now_ms: int,
 ) -> PartitionLag:
-    extent = describe_partition_offsets(snapshot, partition)
+    offsets = describe_partition_offsets(snapshot, partition)
     if so_far is None:
         reason = "the ledger and the table disagree"
-        return PartitionLag(partition, extent, None, None, unknown={"lag": reason})
+        return PartitionLag(partition, offsets, None, None, unknown={"lag": reason})
     position = position_of(partition, snapshot, so_far, settings)
     lag = lag_of(partition, snapshot, so_far, settings)
     unread_from_offset = oldest_unread(partition, snapshot, so_far, settings)
     if lag is None or unread_from_offset is None:
         reason = _why_unknown(partition, snapshot, so_far)
-        return PartitionLag(partition, extent, position, None, unknown={"lag": reason})
+        return PartitionLag(partition, offsets, position, None, unknown={"lag": reason})
     if not lag:
-        return PartitionLag(partition, extent, position, 0, 0, behind_s=0.0)
+        return PartitionLag(partition, offsets, position, 0, 0, behind_s=0.0)
     unknown: dict[str, str] = {}
     size = _size(partition, lag, snapshot, unknown)
     left = headroom(partition, unread_from_offset, oldest, snapshot, now_ms=now_ms)
@@ -408,10 +408,10 @@ def _row(
         unknown["headroom_s"] = left.unknown_because
     if oldest.timestamp_ms is None:
         unknown["behind_s"] = oldest.why or "unknown reason"
-        return PartitionLag(partition, extent, position, lag, size, headroom=left, unknown=unknown)
+        return PartitionLag(partition, offsets, position, lag, size, headroom=left, unknown=unknown)
     behind_s = max(0, now_ms - oldest.timestamp_ms) / 1000
     return PartitionLag(
-        partition, extent, position, lag, size, oldest.timestamp_ms, behind_s, left, unknown
+        partition, offsets, position, lag, size, oldest.timestamp_ms, behind_s, left, unknown
     )
 
 

@@ -458,7 +458,7 @@ def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     table = snapshot.table
     is_known = False
     if table and table.metadata:
-        metadata = replace(table.metadata, receipts=None)  # decisions do not use range results
+        metadata = replace(table.metadata, results=None)  # decisions do not use range results
         if newest and metadata.document is not None and metadata.plan_id == newest.id:
             is_known = True
             metadata = replace(metadata, document=None)
@@ -499,7 +499,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     commit: dict[str, Any] = {"run_id": None, "table_version": None, "uncounted": None}
     results: list[RangeResult | None] = [None] * len(plan.ranges)
     if applied:
-        results = list(applied.receipts)
+        results = list(applied.results)
         commit = {
             "run_id": applied.run_id,
             "table_version": applied.delta_version,
@@ -666,19 +666,19 @@ def _describe_assignment(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _describe_range_result(receipt: RangeResult) -> dict[str, Any]:
-    if receipt.rows is None:
+def _describe_range_result(result: RangeResult) -> dict[str, Any]:
+    if result.rows is None:
         return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
     return {
-        "rows": receipt.rows,
-        "fetched_bytes": receipt.fetched_bytes,
-        "control_records": receipt.control_records,
-        "aborted_records": receipt.aborted_records,
-        "missing_offsets": receipt.missing_offsets,
-        "leader_epochs": list(map(list, receipt.epochs)),
-        "gaps": list(map(list, receipt.gaps)),
-        "gaps_complete": receipt.gaps_complete,
-        "behind_transform": receipt.behind_transform,
+        "rows": result.rows,
+        "fetched_bytes": result.fetched_bytes,
+        "control_records": result.control_records,
+        "aborted_records": result.aborted_records,
+        "missing_offsets": result.missing_offsets,
+        "leader_epochs": list(map(list, result.epochs)),
+        "gaps": list(map(list, result.gaps)),
+        "gaps_complete": result.gaps_complete,
+        "behind_transform": result.behind_transform,
     }
 
 

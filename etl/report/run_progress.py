@@ -143,7 +143,7 @@ class Executed:
         """Return the counted rows of the plan."""
         if self.applied is None:
             return 0
-        return sum(result.rows or 0 for result in self.applied.receipts)
+        return sum(result.rows or 0 for result in self.applied.results)
 
 
 def fetched_bytes_of(plans: Iterable[Executed]) -> int | None:
@@ -152,7 +152,7 @@ def fetched_bytes_of(plans: Iterable[Executed]) -> int | None:
     for one in plans:
         if one.applied is None:
             continue
-        for result in one.applied.receipts:
+        for result in one.applied.results:
             if result.fetched_bytes is None:
                 return None
             total += result.fetched_bytes
@@ -451,7 +451,7 @@ class Statistics:
         for one in self.plans:
             if one.applied is None:
                 continue
-            for planned, result in zip(one.plan.ranges, one.applied.receipts, strict=False):
+            for planned, result in zip(one.plan.ranges, one.applied.results, strict=False):
                 counts = topics.setdefault(planned.partition.topic, {"messages": 0, "bytes": 0})
                 counts["messages"] += result.rows or 0
                 counts["bytes"] += result.fetched_bytes or 0
@@ -463,7 +463,7 @@ class Statistics:
         of_ranges = []
         for one in self.plans:
             if one.applied:
-                of_ranges += [dict(result.requests) for result in one.applied.receipts]
+                of_ranges += [dict(result.requests) for result in one.applied.results]
         found = {}
         for origin, by_broker in (("driver", self.asked_by_driver), ("tasks", together(of_ranges))):
             counts = {broker: asdict(requests) for broker, requests in by_broker.items()}

@@ -44,15 +44,15 @@ def applied_in_run(
     # changes the records.
     is_own_commit = outcome.metadata is not None and outcome.metadata.run_id == run_id
     results = None
-    if is_own_commit and reading and reading.plan_id == plan.id and reading.receipts:
-        results = reading.receipts.in_order(len(plan.ranges))
+    if is_own_commit and reading and reading.plan_id == plan.id and reading.results:
+        results = reading.results.in_order(len(plan.ranges))
     return applied_by(outcome, plan, results, settings)
 
 
 def applied_by(
-    outcome: Outcome, plan: Plan, receipts: tuple[RangeResult, ...] | None, settings: Settings
+    outcome: Outcome, plan: Plan, results: tuple[RangeResult, ...] | None, settings: Settings
 ) -> CommitResult:
-    """Return the result of `plan`, which is in the table: from its commit, else `receipts`, else as
+    """Return the result of `plan`, which is in the table: from its commit, else `results`, else as
     counted in the table's files.
     """
     if outcome.table is None:
@@ -64,10 +64,10 @@ def applied_by(
         version = outcome.table.version
     run_id = outcome.metadata.run_id if outcome.metadata else None
     undated = _undated(outcome.delta_version, settings)
-    receipts = _with_requests(results_in_commit(outcome.metadata, plan), receipts) or receipts
-    if receipts is not None:
+    results = _with_requests(results_in_commit(outcome.metadata, plan), results) or results
+    if results is not None:
         return CommitResult(
-            plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated
+            plan.number, plan.id, version, outcome.table.id, results, run_id, undated=undated
         )
     # Rows that cannot be counted (a transform changed the key columns, files are lost) have no row
     # count in the result. An error here would come back in every run.
@@ -77,7 +77,7 @@ def applied_by(
         plan.id,
         version,
         outcome.table.id,
-        counted.receipts,
+        counted.results,
         run_id,
         counted.uncounted,
         undated,
@@ -165,7 +165,7 @@ class LoadedRows:
         counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_IN_MEMORY)
         if counted.uncounted:
             return None
-        return counted.receipts
+        return counted.results
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
         """See `Services`."""
@@ -230,7 +230,7 @@ class LoadedRows:
         finally:
             reading.port.close()
         there = sum(rows_there(spark, table.path, spans_of(plan)).values())
-        results = reading.receipts.in_order(len(plan.ranges)) if reading.receipts else None
+        results = reading.results.in_order(len(plan.ranges)) if reading.results else None
         read = None
         if results is not None:
             read = sum(result.rows or 0 for result in results)
@@ -271,7 +271,7 @@ def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings
         plan.id,
         metadata.delta_version,
         table_id,
-        counted.receipts,
+        counted.results,
         metadata.run_id,
         counted.uncounted,
     )

@@ -543,8 +543,8 @@ class Observer:
         source = self._settings.source
         positions = ledger.newest.loaded_until if ledger.newest else {}
         unread = []
-        for partition, extent in found.extents.items():
-            if extent.end_offset > positions.get(partition, extent.log_start_offset):
+        for partition, offsets in found.extents.items():
+            if offsets.end_offset > positions.get(partition, offsets.log_start_offset):
                 unread.append(partition)
         topics = {*left, *(partition.topic for partition in unread)}
         retention = cluster.retention(topics)

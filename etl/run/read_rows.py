@@ -52,7 +52,7 @@ class RangeResults(Protocol):
     """Range results, as they arrive from tasks."""
 
     @property
-    def receipts(self) -> Mapping[int, RangeResult]:
+    def results(self) -> Mapping[int, RangeResult]:
         """Return the results so far, by index of the range in the plan; complete when all tasks
         have ended.
         """
@@ -66,7 +66,7 @@ class RangeResults(Protocol):
 
 
 class Following:
-    """Follows the tasks that read a plan's ranges; `receipts` is set when rows are requested.
+    """Follows the tasks that read a plan's ranges; `results` is set when rows are requested.
     `host` is the driver's name for executors, `bind` its own address; without it tasks report no
     progress.
     """
@@ -85,7 +85,7 @@ class Following:
         self._reckoning = TaskProgress(ranges, tasks)
         self._one_at_a_time = threading.Lock()
         self.port = ProgressPort(self._reckoning.planned, bind=bind, host=host)
-        self.receipts: RangeResults | None = None
+        self.results: RangeResults | None = None
         self.ends: Callable[[], None] = _nothing
         """Ends reading that does not end with a Spark job."""
 
@@ -96,14 +96,14 @@ class Following:
 
     def doing(self) -> Doing:
         """Return the progress while Spark writes; callable from any thread."""
-        receipts: Mapping[int, RangeResult] = {}
-        if self.receipts:
-            receipts = self.receipts.receipts
+        results: Mapping[int, RangeResult] = {}
+        if self.results:
+            results = self.results.results
         with self._one_at_a_time:
-            reached = self._reckoning.reached(receipts, dict(self.port.last_progress))
+            reached = self._reckoning.reached(results, dict(self.port.last_progress))
         if reached.ranges == reached.ranges_in_all:
             return Doing(Verb.APPEND, reached)
-        if self.port.began is not None or receipts:
+        if self.port.began is not None or results:
             return Doing(Verb.FETCH, reached)
         return Doing(Verb.FIRST_JOB, reached)
 
@@ -111,7 +111,7 @@ class Following:
         """Return the seconds from `began` to now that were not the table's commit. If no task
         reported its begin, the first job counts as fetch; if none reported its end, as append.
         """
-        last = self.receipts.last_came if self.receipts else None
+        last = self.results.last_came if self.results else None
         first = self.port.began
         if self.doing().verb is not Verb.APPEND:
             last = now if first else None
@@ -379,7 +379,7 @@ def read_rows(
     tasks, reading_options = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = follow(spark, plan.id, packed.ranges, packed.tasks)
     try:
-        rows, reading.receipts = read_tasks(spark, tasks, reading_options, reading.port.address)
+        rows, reading.results = read_tasks(spark, tasks, reading_options, reading.port.address)
     except BaseException:
         reading.port.close()
         raise
@@ -404,7 +404,7 @@ def write_files(
     tasks, reading_options = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = follow(spark, plan.id, packed.ranges, packed.tasks)
     files = PlannedFiles(spark, tasks, reading_options, reading.port.address)
-    reading.receipts = files.receipts
+    reading.results = files.results
     return files, reading
 
 
@@ -427,7 +427,7 @@ def write_files_without_spark(
     files = FilesOfWorkers(
         tasks, reading_options, reading.port.address, workers=workers, time_zone=snapshot.time_zone
     )
-    reading.receipts, reading.ends = files.receipts, files.close
+    reading.results, reading.ends = files.results, files.close
     return files, reading
 
 

@@ -456,9 +456,9 @@ class Positions:
             )
         if where is StartAt.EARLIEST:
             return {
-                partition: extent.log_start_offset for partition, extent in found.extents.items()
+                partition: offsets.log_start_offset for partition, offsets in found.extents.items()
             }
-        return {partition: extent.end_offset for partition, extent in found.extents.items()}
+        return {partition: offsets.end_offset for partition, offsets in found.extents.items()}
 
     def _reject_unassigned(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:

@@ -234,7 +234,7 @@ class BrokerContract:
             OffsetRange(TopicPartition(topic, 1), 33, 90),
             OffsetRange(TopicPartition(topic, 2), 50, 50),
         ]
-        receipts: dict[int, RangeResult] = {}
+        results: dict[int, RangeResult] = {}
         rows = [
             (row["partition"], row["offset"], int(row["value"]))
             for arrow_batch in read_ranges(
@@ -245,7 +245,7 @@ class BrokerContract:
                     fetch_max_bytes=300,
                     max_batch_bytes=10_000,
                 ),
-                on_receipt=receipts.__setitem__,
+                on_result=results.__setitem__,
                 columns=("partition", "offset", "value"),
             )
             for row in arrow_batch.to_pylist()
@@ -253,7 +253,7 @@ class BrokerContract:
         assert sorted(rows) == [(0, number, number) for number in range(100)] + [
             (1, number, number) for number in range(15, 90)
         ]
-        assert {index: receipt.rows for index, receipt in receipts.items()} == {
+        assert {index: result.rows for index, result in results.items()} == {
             0: 100,
             1: 18,
             2: 57,

@@ -21,7 +21,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import CommitResult, CommitState, Plan, RunKeyRecord
 from etl.model.snapshot import Backfill, Ledger, LoadedIntervals
-from tests.fakes.fake_table import receipt_of
+from tests.fakes.fake_table import result_of
 from tests.fakes.outside import FakeCommit, Outside
 
 
@@ -173,9 +173,9 @@ def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
     if commit.number in out.plans:
         out.plan_versions[commit.number] = out.plan_versions.get(commit.number, 0) + 1
     out.plans[commit.number] = plan_document.render_plan(commit.plan)
-    receipts = tuple(receipt_of(r, commit.rows) for r in commit.plan.ranges)
+    results = tuple(result_of(r, commit.rows) for r in commit.plan.ranges)
     out.applied[commit.number] = documents.render(
-        CommitResult(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id)
+        CommitResult(commit.number, commit.plan_id, version, out.table_id, results, commit.run_id)
     )
 
 

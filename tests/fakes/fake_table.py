@@ -205,14 +205,12 @@ def recount(out: Outside, plan: Plan) -> CommitResult | None:
     if out.transaction_version() < plan.number:
         return None
     if out.forgotten_commits:
-        receipts = tuple(receipt_of(r, _rows_of_today(out, plan)) for r in plan.ranges)
-        return CommitResult(plan.number, plan.id, len(out.table or ()), out.table_id, receipts)
+        results = tuple(result_of(r, _rows_of_today(out, plan)) for r in plan.ranges)
+        return CommitResult(plan.number, plan.id, len(out.table or ()), out.table_id, results)
     for version, commit in enumerate(out.table or (), 1):
         if (commit.number, commit.plan_id) == (plan.number, plan.id):
-            receipts = tuple(receipt_of(r, commit.rows) for r in plan.ranges)
-            return CommitResult(
-                plan.number, plan.id, version, out.table_id, receipts, commit.run_id
-            )
+            results = tuple(result_of(r, commit.rows) for r in plan.ranges)
+            return CommitResult(plan.number, plan.id, version, out.table_id, results, commit.run_id)
     return None
 
 
@@ -238,9 +236,7 @@ def results_from_table(out: Outside, plan: Plan) -> list[RangeResult]:
                 (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in there
             )
         found.append(
-            replace(
-                receipt_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.partition.is_physical
-            )
+            replace(result_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.partition.is_physical)
         )
     return found
 
@@ -250,19 +246,19 @@ def as_read(out: Outside, applied: CommitResult) -> CommitResult:
     epochs = next(commit.epochs for commit in out.table or () if commit.plan_id == applied.plan_id)
     return replace(
         applied,
-        receipts=tuple(
+        results=tuple(
             replace(
-                receipt,
-                fetched_bytes=100 * (receipt.rows or 0),
+                result,
+                fetched_bytes=100 * (result.rows or 0),
                 epochs=known,
                 last_epoch=known[-1][0] if known else None,
             )
-            for receipt, known in zip(applied.receipts, epochs, strict=True)
+            for result, known in zip(applied.results, epochs, strict=True)
         ),
     )
 
 
-def receipt_of(r: OffsetRange, rows: Collection[Row]) -> RangeResult:
+def result_of(r: OffsetRange, rows: Collection[Row]) -> RangeResult:
     """Counted again from rows. Missing byte offsets are unknown."""
     count = sum(
         partition == r.partition and r.from_offset <= offset_of(place) < r.until_offset

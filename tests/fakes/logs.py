@@ -96,19 +96,19 @@ def rows_in(cursor: Cursor, records: bytes, **fields: Any) -> list[dict[str, Any
 def account_is_whole(
     cursor: Cursor, rows: Sequence[int], from_offset: int, until_offset: int, *, fetched: int
 ) -> None:
-    """Each offset of the walked range is a row's or is in a gap of the receipt, and the receipt
+    """Each offset of the walked range is a row's or is in a gap of the range result, and the range result
     counts both.
     """
     assert cursor.position == until_offset
-    receipt = cursor.receipt
-    assert (receipt.rows, receipt.fetched_bytes, receipt.gaps_complete) == (
+    result = cursor.result
+    assert (result.rows, result.fetched_bytes, result.gaps_complete) == (
         len(rows),
         fetched,
         True,
     )
-    in_gaps = [offset for first, until in receipt.gaps for offset in range(first, until)]
+    in_gaps = [offset for first, until in result.gaps for offset in range(first, until)]
     assert sorted([*rows, *in_gaps]) == list(range(from_offset, until_offset))
-    assert receipt.missing_offsets == len(in_gaps)
+    assert result.missing_offsets == len(in_gaps)
 
 
 def rows_between(

@@ -69,7 +69,7 @@ class TableContract:
             first.delta_version,
             first.delta_version,
         )
-        assert again.is_recounted and counts(again) == [(4, 0)] and not again.receipts[0].epochs
+        assert again.is_recounted and counts(again) == [(4, 0)] and not again.results[0].epochs
 
     def test_where_the_table_holds_another_plan_of_the_number_nothing_is_appended(
         self, stage: Stage

@@ -150,4 +150,4 @@ def loaded(world: Services, until: Mapping[TopicPartition, int], **changes: Any)
 def counts(applied: CommitResult | None) -> list[tuple[int | None, int]]:
     """Rows and missing offsets of each range."""
     assert applied is not None
-    return [(receipt.rows, receipt.missing_offsets) for receipt in applied.receipts]
+    return [(result.rows, result.missing_offsets) for result in applied.results]

@@ -116,15 +116,15 @@ def rows(
     for batch in cursor.feed(fetched):
         batch.validate(full=True)
         seen += batch.num_rows
-    receipt = cursor.receipt
-    walked = seen + receipt.control_records + receipt.aborted_records + receipt.missing_offsets
+    result = cursor.result
+    walked = seen + result.control_records + result.aborted_records + result.missing_offsets
     if (
-        receipt.rows != seen
+        result.rows != seen
         or walked != cursor.position - first
         or not first <= cursor.position <= max(first, until)
     ):
         raise AssertionError(
-            f"{seen} rows, position {cursor.position}, and the range result is {receipt}"
+            f"{seen} rows, position {cursor.position}, and the range result is {result}"
         )
 
 
@@ -277,12 +277,12 @@ def physical_feed(fetched: FetchedPartition, until: int) -> None:
             )
         )
     if (
-        cursor.receipt.rows != len(seen)
+        cursor.result.rows != len(seen)
         or not 0 <= cursor.position <= until
         or seen != sorted(set(seen))
     ):
         raise AssertionError(
-            f"rows {seen}, position {cursor.position}, and the range result is {cursor.receipt}"
+            f"rows {seen}, position {cursor.position}, and the range result is {cursor.result}"
         )
 
 

@@ -179,16 +179,16 @@ class Rows:
         self, partitions: Mapping[TopicPartition, MemoryLog], ranges: Sequence[OffsetRange]
     ) -> None:
         self._logs, self._ranges = partitions, ranges
-        self._receipts: list[RangeResult] = []
+        self._results: list[RangeResult] = []
 
     @property
-    def receipts(self) -> dict[int, RangeResult]:
+    def results(self) -> dict[int, RangeResult]:
         """What came back by now, by the index of the range."""
-        return dict(enumerate(self._receipts))
+        return dict(enumerate(self._results))
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """One for each range, or None when some are missing."""
-        return tuple(self._receipts) if len(self._receipts) == count else None
+        return tuple(self._results) if len(self._results) == count else None
 
     def read(self) -> pyarrow.Table:
         """Fetch every range. Raises ExpiredOffsets below the log start."""
@@ -200,7 +200,7 @@ class Rows:
             columns["offset"] += found
             columns["value"] += [value_of(r.partition, offset) for offset in found]
             fetched_bytes = sum(len(value_of(r.partition, offset)) for offset in found)
-            self._receipts.append(
+            self._results.append(
                 RangeResult(
                     len(found),
                     fetched_bytes,
@@ -263,7 +263,7 @@ class MemoryWorld(live_services.LiveServices):
             return super().fetch(plan, snapshot)
         rows = Rows(_places[self._discovery.bootstrap()[0][0]], plan.ranges)
         self._reading = Following(plan.id, plan.ranges, [range(len(plan.ranges))])
-        self._reading.receipts = cast(Any, rows)
+        self._reading.results = cast(Any, rows)
         return Load(MemoryWriter(), rows)
 
 

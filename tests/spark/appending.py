@@ -66,11 +66,11 @@ class FilesOfFrame:
             tuple(range(len(self._plan.ranges))),
             sum(file.rows for files in found for file in files),
         )
-        receipts = {
+        results = {
             i: RangeResult(0 if i else rows, 7 * r.size) for i, r in enumerate(self._plan.ranges)
         }
         return [
-            Written(ranges if i == 0 else (), files, receipts if i == 0 else {})
+            Written(ranges if i == 0 else (), files, results if i == 0 else {})
             for i, files in enumerate(found)
         ]
 

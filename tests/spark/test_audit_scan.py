@@ -189,7 +189,7 @@ def test_a_file_that_is_lost_or_damaged_is_named(
     assert caught.value.where["file"] == file.name
 
 
-def test_receipts_are_counted_again_from_the_files_of_the_commit(filled: Any, path: str) -> None:
+def test_results_are_counted_again_from_the_files_of_the_commit(filled: Any, path: str) -> None:
     assert recount(path, 0, RANGES) == Recount(RECEIPTS)
 
 

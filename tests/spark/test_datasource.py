@@ -1,4 +1,4 @@
-"""`offset_ranges`: its tasks and options, and real topics as DataFrames, with receipts."""
+"""`offset_ranges`: its tasks and options, and real topics as DataFrames, with range results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def read(
     tasks: Sequence[Sequence[int]],
     transform: str | None = None,
 ) -> Any:
-    """The rows and the receipts of these tasks, as a run reads them."""
+    """The rows and the range results of these tasks, as a run reads them."""
     return read_tasks(spark, planned(ranges, tasks), reading_at(bootstrap, transform))
 
 
@@ -319,7 +319,7 @@ def _led(cluster: EmbeddedCluster, topic: str, *bounds: tuple[int, int, int]) ->
 
 
 @pytest.mark.parametrize("padding", [0, 3_000], ids=["few ranges", "many"])
-def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
+def test_a_plans_rows_reach_the_table_and_its_results_come_back(
     spark: SparkSession,
     cluster: EmbeddedCluster,
     filled: str,
@@ -334,10 +334,10 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     assert received.in_order(3) is None
     outcome = append_rows(frame, plan, app_id="app", path=path, partition_by=("partition",))
     assert outcome.result is Result.APPLIED
-    receipts = received.in_order(3 + padding)
-    assert receipts is not None
-    assert [r.rows for r in receipts[:3]] == [40, 20, 0]
-    assert receipts[0].fetched_bytes
+    results = received.in_order(3 + padding)
+    assert results is not None
+    assert [r.rows for r in results[:3]] == [40, 20, 0]
+    assert results[0].fetched_bytes
     assert spark.read.format("delta").load(path).count() == 60
 
 
@@ -372,7 +372,7 @@ def test_a_transform_may_join_the_rows_of_a_plan_with_themselves(spark: SparkSes
         assert sorted((row["offset"], row["count"]) for row in joined.collect()) == [
             (n, 5) for n in range(5)
         ]
-    assert received.receipts[0].rows == 5
+    assert received.results[0].rows == 5
 
 
 def test_a_plan_without_ranges_is_an_empty_dataframe_of_its_columns(spark: SparkSession) -> None:
@@ -401,16 +401,16 @@ def test_each_task_reports_its_beginning_and_returns_the_rows_of_the_transform(
     assert [(row.offset, row.all, row.by_name) for row in found] == [
         (n, [row.task], {"task": row.task}) for n, row in enumerate(found)
     ]
-    assert len(found) == received.receipts[0].rows == 5 and found[0].task >= 1
+    assert len(found) == received.results[0].rows == 5 and found[0].task >= 1
 
 
-def test_a_range_that_is_read_twice_has_one_receipt(
+def test_a_range_that_is_read_twice_has_one_result(
     spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     ranges = _led(cluster, filled, (0, 0, 40))
     frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
     assert frame.union(frame).count() == 80
-    assert {i: r.rows for i, r in received.receipts.items()} == {0: 40}
+    assert {i: r.rows for i, r in received.results.items()} == {0: 40}
 
 
 def test_a_retried_task_looks_up_the_leader(
@@ -420,7 +420,7 @@ def test_a_retried_task_looks_up_the_leader(
     ranges = [OffsetRange(TopicPartition(filled, 0), 0, 40, gone)]
     frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
     assert frame.count() == 40
-    found = received.receipts[0]
+    found = received.results[0]
     assert received.in_order(1) == (
         RangeResult(rows=40, fetched_bytes=found.fetched_bytes, last_epoch=0, epochs=((0, 0),)),
     )

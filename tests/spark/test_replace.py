@@ -101,7 +101,7 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
     new = {("clicks", 0, n) for n in range(10, 30)} | {("other.topic", 0, n) for n in range(5, 9)}
     assert there(path) == {row: "new" if row in new else by for row, by in before.items()}
     counted = recount(str(path), 2, ranges((0, 10, 30), (2, 5, 9)))
-    assert [receipt.rows for receipt in counted.receipts] == [20, 4], (
+    assert [result.rows for result in counted.results] == [20, 4], (
         "rows that its files hold of others are none of its own"
     )
     known = loaded_plans.read_table(str(path), APP, known=1)

@@ -66,7 +66,7 @@ def test_every_column_of_every_row_is_what_sparks_writer_writes(
     assert (ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()) == (0, 0)
 
 
-def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_count(
+def test_results_travel_with_the_commit_so_a_crash_before_the_record_costs_no_count(
     by_arrow: Pipeline,
 ) -> None:
     by_arrow.produce(200)
@@ -81,7 +81,7 @@ def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_c
     assert all(r["fetched_bytes"] > 0 for r in ranges) and sum(r["rows"] for r in ranges) == 200
 
 
-def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_commits(
+def test_a_ledger_that_is_lost_is_made_anew_with_the_results_of_the_tables_commits(
     by_arrow: Pipeline,
 ) -> None:
     for _ in range(2):

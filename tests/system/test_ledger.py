@@ -251,7 +251,7 @@ def test_a_record_stays_unless_the_run_that_appended_knows_more_than_one_that_co
     for rows in (9, 5):
         ledger.record_applied(applied_of(plan_of(1), rows=rows))
         assert ledger.read_applied(1) == applied_of(plan_of(1))
-    known = replace(applied_of(plan_of(1)), receipts=(RangeResult(9, 100, control_records=1),))
+    known = replace(applied_of(plan_of(1)), results=(RangeResult(9, 100, control_records=1),))
     for record in (applied_of(plan_of(1)), known, applied_of(plan_of(1))):
         ledger.record_applied(record)
     assert ledger.read_applied(1) == known

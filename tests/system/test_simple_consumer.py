@@ -40,7 +40,7 @@ class TestRealBroker(BrokerContract):
                     for delta in range(100)
                 ]
                 consumer.produce(name, number % 2, encode(Batch(0, records, codec)))
-        receipts: dict[int, RangeResult] = {}
+        results: dict[int, RangeResult] = {}
         batches = read_ranges(
             [OffsetRange(TopicPartition(name, partition), 50, 950) for partition in range(2)],
             FetchOptions(
@@ -48,7 +48,7 @@ class TestRealBroker(BrokerContract):
                 bootstrap=((served.host, served.port),),
                 fetch_max_bytes=8000,
             ),
-            on_receipt=receipts.__setitem__,
+            on_result=results.__setitem__,
         )
         rows = {
             (row["partition"], row["offset"]): row
@@ -63,7 +63,7 @@ class TestRealBroker(BrokerContract):
             assert row["headers"] == [
                 {"key": "h", "value": b"%d" % (2 * (offset // 100) + partition)}
             ]
-        assert [receipts[index].rows for index in range(2)] == [900, 900]
+        assert [results[index].rows for index in range(2)] == [900, 900]
 
     @pytest.mark.parametrize(
         ("codec", "after"),
@@ -130,6 +130,6 @@ def _read(
         read_ranges(
             [wanted],
             FetchOptions(isolation=isolation, bootstrap=((served.host, served.port),)),
-            on_receipt=lambda index, receipt: None,
+            on_result=lambda index, result: None,
         )
     )

@@ -63,12 +63,12 @@ class Task:
     broker: FakeBroker
     ranges: Sequence[OffsetRange]
     settings: dict[str, Any] = field(default_factory=dict)
-    receipts: dict[int, RangeResult] = field(default_factory=dict)
+    results: dict[int, RangeResult] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         options, others = split_fetch_options(
             {
-                "on_receipt": self.receipts.__setitem__,
+                "on_result": self.results.__setitem__,
                 "columns": ("topic", "partition", "offset"),
                 "bootstrap": ((self.broker.host, self.broker.port),),
                 "backoff_s": 0.001,
@@ -131,10 +131,10 @@ def test_a_range_with_a_named_leader_is_read_without_metadata(broker: FakeBroker
     assert METADATA not in {key for key, _ in broker.requests}
 
 
-def test_an_empty_range_gets_its_receipt_without_a_connection(broker: FakeBroker) -> None:
+def test_an_empty_range_gets_its_result_without_a_connection(broker: FakeBroker) -> None:
     task = Task(broker, [wanted(0, 5, 5)])
-    assert (task.rows(), task.receipts, broker.connections) == ([], {0: task.receipts[0]}, 0)
-    assert task.receipts[0].rows == 0
+    assert (task.rows(), task.results, broker.connections) == ([], {0: task.results[0]}, 0)
+    assert task.results[0].rows == 0
 
 
 def test_two_ranges_of_one_log_are_never_in_one_request(broker: FakeBroker) -> None:
@@ -142,7 +142,7 @@ def test_two_ranges_of_one_log_are_never_in_one_request(broker: FakeBroker) -> N
     task = Task(broker, [wanted(0, 0, 20), wanted(0, 20, 40)])
     assert sorted(task.rows()) == offsets(0, 0, 40)
     assert all(names == [("demo", 0)] for names in broker.fetched)
-    assert [task.receipts[index].rows for index in range(2)] == [20, 20]
+    assert [task.results[index].rows for index in range(2)] == [20, 20]
 
 
 def test_no_log_starves_next_to_one_that_could_fill_every_response(broker: FakeBroker) -> None:
@@ -168,9 +168,9 @@ def test_transaction_markers_are_walked_over(broker: FakeBroker) -> None:
     task = Task(broker, [wanted(0, 0, 4)])
     assert task.rows() == offsets(0, 3, 4)
     assert (
-        task.receipts[0].rows,
-        task.receipts[0].aborted_records,
-        task.receipts[0].control_records,
+        task.results[0].rows,
+        task.results[0].aborted_records,
+        task.results[0].control_records,
     ) == (1, 2, 1)
 
 
@@ -216,7 +216,7 @@ def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions
     )
     task = Task(broker, [wanted(0, 0, 30)], settings)
     assert task.rows() == offsets(0, 0, 10) + offsets(0, 20, 30)
-    assert task.receipts[0].missing_offsets == 10
+    assert task.results[0].missing_offsets == 10
 
 
 def test_a_log_full_of_holes_is_reported_as_possibly_compacted(broker: FakeBroker) -> None:
@@ -261,12 +261,12 @@ def test_the_next_fetch_is_sent_before_the_rows_of_this_one_are_taken(broker: Fa
     rows.close()  # type: ignore[attr-defined]
 
 
-def test_closing_the_iterator_hangs_up_and_gives_no_receipt(broker: FakeBroker) -> None:
+def test_closing_the_iterator_hangs_up_and_gives_no_result(broker: FakeBroker) -> None:
     fill(broker, 0, batches=10, size=100)
     task = Task(broker, [wanted(0, 0, 100)], {"fetch_max_bytes": 1500})
     rows = task.batches()
     next(rows)
-    assert task.receipts == {}
+    assert task.results == {}
     rows.close()  # type: ignore[attr-defined]
     assert wait_until(lambda: broker.open_connections() == 0, 10)
 
@@ -419,7 +419,7 @@ def test_a_log_with_segments_of_every_format_is_read_in_one_go(
     broker.append("demo", 0, encode(Batch(20, [Rec(delta, b"v") for delta in range(10)])))
     task = Task(broker, [wanted(0, 3, 27)], {"fetch_max_bytes": size})
     assert task.rows() == offsets(0, 3, 27)
-    assert (task.receipts[0].rows, task.receipts[0].missing_offsets) == (24, 0)
+    assert (task.results[0].rows, task.results[0].missing_offsets) == (24, 0)
 
 
 @pytest.mark.parametrize(
@@ -505,7 +505,7 @@ def test_a_log_that_is_throttled_for_a_while_is_read_all_the_same(broker: FakeBr
     broker.throttle.extend([5, 5, 5, 5, 5])
     task = Task(broker, [wanted(0, 0, 30)])
     assert task.rows() == offsets(0, 0, 30)
-    assert task.receipts[0].gaps == ()
+    assert task.results[0].gaps == ()
 
 
 def test_a_log_that_grows_up_to_the_range_is_waited_for(broker: FakeBroker) -> None:
@@ -573,7 +573,7 @@ def test_with_skipped_losses_the_rest_of_the_range_is_read(
     broker.log("demo", 0).log_start = log_start
     task = Task(broker, [wanted(0, 5, 20)], {"fails_on_data_loss": False, "deadline_s": 0.05})
     assert task.rows() == offsets(0, *read)
-    assert task.receipts[0].rows == read[1] - read[0]
+    assert task.results[0].rows == read[1] - read[0]
 
 
 @pytest.mark.parametrize(

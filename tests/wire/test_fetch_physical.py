@@ -59,19 +59,19 @@ def end_of(partition: TopicPartition, brokers: tuple[JafkaBroker, JafkaBroker]) 
 def read(
     ranges: Sequence[OffsetRange], **options: Any
 ) -> tuple[list[dict[str, Any]], dict[int, RangeResult]]:
-    receipts: dict[int, RangeResult] = {}
+    results: dict[int, RangeResult] = {}
     fetch_options, others = split_fetch_options(
         {
             "isolation": Isolation.READ_UNCOMMITTED,
             "timeout_s": 5,
             "backoff_s": 0.01,
             "columns": COLUMNS,
-            "on_receipt": receipts.__setitem__,
+            "on_result": results.__setitem__,
             **options,
         }
     )
     batches = read_ranges(ranges, fetch_options, **others)
-    return [row for arrow_batch in batches for row in arrow_batch.to_pylist()], receipts
+    return [row for arrow_batch in batches for row in arrow_batch.to_pylist()], results
 
 
 def whole(partition: TopicPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> OffsetRange:
@@ -81,7 +81,7 @@ def whole(partition: TopicPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -
 def test_the_same_partition_of_two_brokers_is_read_from_each(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
-    rows, receipts = read([whole(ONE, brokers), whole(TWO, brokers)])
+    rows, results = read([whole(ONE, brokers), whole(TWO, brokers)])
     found = [
         (row["value"], row["broker_id"], row["message_index"])
         for row in rows
@@ -91,9 +91,10 @@ def test_the_same_partition_of_two_brokers_is_read_from_each(
     assert [row["value"] for row in rows if row["broker_id"] == 2] == [
         b"b%d" % number for number in range(100)
     ]
-    assert {
-        index: (receipt.rows, receipt.missing_offsets) for index, receipt in receipts.items()
-    } == {0: (4, 0), 1: (100, 0)}
+    assert {index: (result.rows, result.missing_offsets) for index, result in results.items()} == {
+        0: (4, 0),
+        1: (100, 0),
+    }
 
 
 def test_a_range_that_ends_inside_an_entry_is_an_error(
@@ -155,8 +156,8 @@ def test_a_log_that_lost_its_end_is_reported_at_once_and_read_to_its_end_on_requ
     ) as refused:
         read([request], deadline_s=60)
     assert refused.value.where["offset"] == len(entry(b"b0")) * 3
-    rows, receipts = read([request], deadline_s=60, fails_on_data_loss=False)
-    assert ([row["value"] for row in rows], receipts[0].rows) == ([b"b0", b"b1", b"b2"], 3)
+    rows, results = read([request], deadline_s=60, fails_on_data_loss=False)
+    assert ([row["value"] for row in rows], results[0].rows) == ([b"b0", b"b1", b"b2"], 3)
 
 
 def nothing(connection: socket.socket, frame: bytes) -> None:
@@ -175,7 +176,7 @@ def test_a_log_that_reaches_far_enough_without_data_is_unreachable_and_not_lost(
     brokers: tuple[JafkaBroker, JafkaBroker], fails_on_data_loss: bool
 ) -> None:
     brokers[1].script[FETCH].extend([nothing] * 1000)
-    receipts: dict[int, RangeResult] = {}
+    results: dict[int, RangeResult] = {}
     with pytest.raises(NotYetReadable, match="returned no message for 0.2 s") as refused:
         list(
             read_ranges(
@@ -186,10 +187,10 @@ def test_a_log_that_reaches_far_enough_without_data_is_unreachable_and_not_lost(
                     deadline_s=0.2,
                     fails_on_data_loss=fails_on_data_loss,
                 ),
-                on_receipt=receipts.__setitem__,
+                on_result=results.__setitem__,
             )
         )
-    assert not receipts and refused.value.where == {
+    assert not results and refused.value.where == {
         "topic": "clicks",
         "partition": 0,
         "broker_id": 2,

@@ -294,7 +294,7 @@ def test_the_tasks_of_a_process_read_over_one_connection(
         read = read_ranges(
             [OffsetRange(LOG, 0, 2, leader)],
             FetchOptions(isolation=Isolation.READ_COMMITTED),
-            on_receipt=lambda index, receipt: None,
+            on_result=lambda index, result: None,
         )
         assert sum(arrow_batch.num_rows for arrow_batch in read) == 2
     assert broker.connections == 1

@@ -71,7 +71,7 @@ def cluster(old: OldBroker) -> Iterator[Cluster]:
 def rows(
     ranges: list[OffsetRange], old: OldBroker, **more: object
 ) -> tuple[list[tuple[int, bytes]], dict[int, RangeResult]]:
-    receipts: dict[int, RangeResult] = {}
+    results: dict[int, RangeResult] = {}
     options, others = split_fetch_options(
         {
             "isolation": COMMITTED,
@@ -80,7 +80,7 @@ def rows(
             "retry": 2,
             "max_wait_ms": 20,
             "timeout_s": 5,
-            "on_receipt": receipts.__setitem__,
+            "on_result": results.__setitem__,
             **more,
         }
     )
@@ -89,7 +89,7 @@ def rows(
         for batch in read_ranges(ranges, options, **others)
         for row in batch.to_pylist()
     ]
-    return sorted(found), receipts
+    return sorted(found), results
 
 
 def values(start: int, until: int) -> list[tuple[int, bytes]]:
@@ -238,11 +238,11 @@ def test_under_read_committed_a_broker_of_a_version_without_transactions_is_prob
 
 def test_a_task_reads_its_ranges_to_the_row(old: OldBroker) -> None:
     old.log("demo", 1).append(*(b"%d" % number for number in range(5)))
-    found, receipts = rows([OffsetRange(DEMO, 23, 28), OffsetRange(OTHER, 0, 5)], old)
+    found, results = rows([OffsetRange(DEMO, 23, 28), OffsetRange(OTHER, 0, 5)], old)
     assert found == sorted(values(23, 28) + values(0, 5))
     assert {
-        index: (receipt.rows, receipt.missing_offsets, receipt.last_epoch)
-        for index, receipt in receipts.items()
+        index: (result.rows, result.missing_offsets, result.last_epoch)
+        for index, result in results.items()
     } == {0: (5, 0, None), 1: (5, 0, None)}
 
 

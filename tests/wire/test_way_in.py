@@ -101,7 +101,7 @@ def test_records_are_the_same_with_encryption_and_a_login(
                     bootstrap=(("127.0.0.1", port.port),),
                     security=way(ca=authority.ca),
                 ),
-                on_receipt=lambda index, receipt: None,
+                on_result=lambda index, result: None,
             )
         )
         assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(

@@ -86,8 +86,8 @@ def test_two_workers_do_five_tasks_and_the_results_are_reported_in_their_order(
     written = files.write(FileOptions(str(tmp_path), COLUMNS))
     assert len(pids) == 2 and [one.indices for one in written] == [(i,) for i in range(PARTITIONS)]
     assert [one.rows for one in written] == [10] * PARTITIONS
-    found = files.receipts.in_order(PARTITIONS)
-    assert found and [one.rows for one in found] == [10] * PARTITIONS and files.receipts.last_came
+    found = files.results.in_order(PARTITIONS)
+    assert found and [one.rows for one in found] == [10] * PARTITIONS and files.results.last_came
     rows = [
         row
         for one in written
@@ -100,8 +100,8 @@ def test_two_workers_do_five_tasks_and_the_results_are_reported_in_their_order(
     assert not any(map(is_alive, pids)), "they end with the write"
 
 
-def test_receipts_are_not_all_there_before_all_tasks_are_done(files: FilesOfWorkers) -> None:
-    assert files.receipts.in_order(PARTITIONS) is None and files.receipts.last_came is None
+def test_results_are_not_all_there_before_all_tasks_are_done(files: FilesOfWorkers) -> None:
+    assert files.results.in_order(PARTITIONS) is None and files.results.last_came is None
 
 
 def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
@@ -147,7 +147,7 @@ def test_a_worker_returns_rows_errors_and_bugs_with_a_traceback_also_in_the_test
         assert isinstance(made, Written) and (
             made.indices,
             made.rows,
-            dict(made.receipts)[0].rows,
+            dict(made.results)[0].rows,
         ) == ((0,), 10, 10)
         assert [parquet.read_table(tmp_path / file.path).num_rows for file in made.files] == [10]
         refused = worker.answer(Order(tasks[3], 0, reading, wanted, None))

@@ -1,5 +1,5 @@
 """What one task does that writes its rows itself, against a fake broker and without Spark: its
-files, its receipts, and what stops it.
+files, its range results, and what stops it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def failure_of(broker: FakeBroker, root: Path, partition_by: tuple[str, ...] = (
     return found
 
 
-def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(
+def test_ranges_of_a_task_share_a_file_and_each_has_a_result(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     epochs = {TopicPartition("clicks", 1): 2}
@@ -84,7 +84,7 @@ def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(
         ((0, 2), 1, 28),
         ((1,), 1, 14),
     ]
-    assert {i: receipt.rows for one in written for i, receipt in one.receipts.items()} == {
+    assert {i: result.rows for one in written for i, result in one.results.items()} == {
         0: 14,
         1: 14,
         2: 14,
@@ -224,7 +224,7 @@ def test_range_results_count_the_records_read_and_files_have_the_rows_of_the_fun
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     written = write_transformed(broker, tmp_path, "evens_twice", ("size",))
-    assert (written.receipts[0].rows, written.made, written.rows) == (14, 14, 14)
+    assert (written.results[0].rows, written.made, written.rows) == (14, 14, 14)
     assert [file.partition_values for file in written.files] == [{"size": "2"}]
     table = parquet.read_table(tmp_path / written.files[0].path, partitioning=None)
     assert (

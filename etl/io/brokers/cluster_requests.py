@@ -237,8 +237,8 @@ class Cluster(OffsetsByTime):
         }
         for sizes in self.request_leaders(counted, _sizes):
             for partition, size in sizes.items():
-                extent = found.extents.get(partition)
-                span = extent.end_offset - extent.log_start_offset if extent else 0
+                offsets = found.extents.get(partition)
+                span = offsets.end_offset - offsets.log_start_offset if offsets else 0
                 if size > 0 and span > 0:
                     averages[partition] = size / span
         for partition in found.leaders:

@@ -273,8 +273,8 @@ class OffsetsAndLeaders:
         if not partitions:
             return self
         extents = {
-            partition: extent
-            for partition, extent in self.extents.items()
+            partition: offsets
+            for partition, offsets in self.extents.items()
             if partition not in partitions
         }
         leaders = {

@@ -168,7 +168,7 @@ class ArrowWriter:
             without_commit.pop_all()  # from here on a commit can refer to the files
         results: dict[int, RangeResult] = {}
         for task in written:
-            results.update(task.receipts)
+            results.update(task.results)
         if len(results) == len(plan.ranges):
             in_order = tuple(results[i] for i in range(len(plan.ranges)))
             if in_order:
@@ -309,7 +309,7 @@ def reject_other_rows(written: Sequence[Written]) -> None:
         if task.made is not None:
             read += task.made
         else:  # a task knows its rows; only a later recount may not
-            read += sum(result.rows or 0 for result in task.receipts.values())
+            read += sum(result.rows or 0 for result in task.results.values())
     wrote = sum(task.rows for task in written)
     if wrote != read:
         message = (

@@ -353,7 +353,7 @@ def incarnation_columns(*, physical: bool) -> tuple[str, ...]:
 class Recount:
     """The recounted results of a plan, one for each range."""
 
-    receipts: tuple[RangeResult, ...]
+    results: tuple[RangeResult, ...]
     uncounted: str | None = None
     """The reason why rows could not be counted; the results are placeholders then."""
 
@@ -419,7 +419,7 @@ def _recounted(
     columns = incarnation_columns(physical=_are_physical(ranges))
     for batch in files.rows():
         _count(batch, columns, by_incarnation, observed)
-    return tuple(found.receipt(gaps_max) for found in observed)
+    return tuple(found.result(gaps_max) for found in observed)
 
 
 def _are_physical(ranges: Sequence[OffsetRange]) -> bool:

@@ -420,7 +420,7 @@ class PlanLedger:
 
         The version is the expected one of a later write; None: no znode.
         """
-        path = self.paths.coverage
+        path = self.paths.loaded
         stored = self.documents.read(path)
         if stored is None:
             return LoadedIntervals(), None

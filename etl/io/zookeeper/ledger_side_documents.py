@@ -56,7 +56,7 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
 
     Raises Owned if other drivers change the loaded intervals at each of the tries.
     """
-    path = ledger.paths.coverage
+    path = ledger.paths.loaded
     for _ in range(_TRIES_MAX):
         before, version = ledger.read_loaded_intervals_with_version()
         after = add_removals(before, removals)
@@ -88,10 +88,10 @@ def take_in(
     after = loaded_intervals.inherit_intervals(
         before, theirs, taken, table_id=table_id, known=known, lives=lives
     )
-    if not ledger.documents.replace(ledger.paths.coverage, render(after), version=version):
+    if not ledger.documents.replace(ledger.paths.loaded, render(after), version=version):
         raise Owned(
             "Another driver changed the loaded intervals at the same time",
-            znode=ledger.paths.coverage,
+            znode=ledger.paths.loaded,
             action="Run the command again",
         )
 
@@ -114,7 +114,7 @@ def prune(ledger: PlanLedger) -> None:
         merged = fold(before, plan, applied, is_given_up=is_given_up, reached=reached)
         pruned = (ledger.paths.plan(number), ledger.paths.applied(number))
         if not ledger.documents.replace(
-            ledger.paths.coverage, render(merged), version=version, deleting=pruned
+            ledger.paths.loaded, render(merged), version=version, deleting=pruned
         ):
             return
     # Pieces are listed before documents are read: pieces written later are not in the list.
@@ -138,7 +138,7 @@ def _paths_with_pieces(ledger: PlanLedger) -> list[str]:
     backfills = ledger.zookeeper.children(paths.backfills) or ()
     return [
         *(paths.plan(number) for number in ledger.plan_numbers()),
-        paths.coverage,
+        paths.loaded,
         paths.paused,
         *(f"{paths.applied_plans}/{number}" for number in results),
         *(paths.backfill(name) for name in backfills),
@@ -358,7 +358,7 @@ def remember(ledger: PlanLedger, key: RunKeyRecord, *, after: int) -> None:
     ledger.zookeeper.ensure(ledger.paths.plans)
     merged = replace(before, keys=with_key(before.keys, key))
     if not ledger.documents.replace(
-        ledger.paths.coverage,
+        ledger.paths.loaded,
         render(merged),
         version=version,
         absent=(ledger.paths.plan(after + 1),),
@@ -366,6 +366,6 @@ def remember(ledger: PlanLedger, key: RunKeyRecord, *, after: int) -> None:
         raise Owned(
             "Another driver stored a plan or changed the loaded intervals "
             f"while run key {key.key} had no records to read",
-            znode=ledger.paths.coverage,
+            znode=ledger.paths.loaded,
             action="Run again",
         )

@@ -74,7 +74,7 @@ def test_buckets_that_are_not_there_at_all_are_missing_offsets() -> None:
 
 
 def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
-    expected = Expected(coverage=(Interval(0, 50_000, 49_000), Interval(60_000, 60_010, 4)))
+    expected = Expected(loaded=(Interval(0, 50_000, 49_000), Interval(60_000, 60_010, 4)))
     assert find(expected, [*range(49_000), *range(60_000, 60_004)]).is_right
     found = find(expected, [*range(48_998), *range(60_000, 60_005)])
     assert found.unequal == (Unequal(0, 50_000, 49_000, 48_998), Unequal(60_000, 60_010, 4, 5))
@@ -84,9 +84,9 @@ def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
     assert found.short == (IncompleteInterval(0, 50_000, 2),)
 
 
-def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
-    receipt = RangeResult(rows=6, missing_offsets=4, gaps=((1, 2),), gaps_complete=False)
-    expected = Expected(((OffsetRange(LOG, 0, 10), receipt),))
+def test_a_result_that_does_not_know_all_its_gaps_is_counted_only() -> None:
+    result = RangeResult(rows=6, missing_offsets=4, gaps=((1, 2),), gaps_complete=False)
+    expected = Expected(((OffsetRange(LOG, 0, 10), result),))
     assert find(expected, [0, 2, 4, 5, 6, 9]).is_right
     assert find(expected, [0, 2, 4, 5, 6]).unequal == (Unequal(0, 10, 6, 5),)
 
@@ -130,7 +130,7 @@ def test_an_uncounted_range_may_have_any_of_its_rows_and_its_missing_rows_cannot
     assert found.expected_rows == found.found_rows
     assert find(expected, range(10, 40_010)).is_right
     assert (
-        find(Expected(coverage=(Interval(10, 40_000, None),)), range(10, 39_000)).unproven
+        find(Expected(loaded=(Interval(10, 40_000, None),)), range(10, 39_000)).unproven
         == found.unproven
     )
 
@@ -138,9 +138,9 @@ def test_an_uncounted_range_may_have_any_of_its_rows_and_its_missing_rows_cannot
 def test_rows_counted_after_a_transform_must_exist_and_their_missing_offsets_cannot_be_proven() -> (
     None
 ):
-    offset_range, receipt = applied(0, 10, (3, 5))
+    offset_range, result = applied(0, 10, (3, 5))
     expected = Expected(
-        ((offset_range, replace(receipt, behind_transform=True)),),
+        ((offset_range, replace(result, behind_transform=True)),),
         (Interval(10, 20, 9, unproven=1), Interval(20, 30, 10)),
     )
     present = [o for o in range(30) if o not in (3, 4, 15)]
@@ -153,9 +153,9 @@ def test_rows_counted_after_a_transform_must_exist_and_their_missing_offsets_can
 
 
 def test_a_range_that_is_in_the_coverage_already_is_in_doubt_once() -> None:
-    offset_range, receipt = applied(0, 10, (3, 5))
+    offset_range, result = applied(0, 10, (3, 5))
     expected = Expected(
-        ((offset_range, replace(receipt, behind_transform=True)),),
+        ((offset_range, replace(result, behind_transform=True)),),
         (Interval(0, 20, 18, unproven=2),),
     )
     assert find(expected, [o for o in range(20) if o not in (3, 4)]).unproven == (
@@ -205,9 +205,9 @@ def test_the_findings_are_what_comparing_offset_by_offset_gives(
 ) -> None:
     wanted = {
         o
-        for r, receipt in expected.applied
+        for r, result in expected.applied
         for o in range(r.from_offset, r.until_offset)
-        if not any(start <= o < until for start, until in receipt.gaps)
+        if not any(start <= o < until for start, until in result.gaps)
     }
     found, counted = find(expected, offsets), Counter(offsets)
     assert found.missing == len(wanted - set(offsets)) == sum(s.missing for s in found.short)

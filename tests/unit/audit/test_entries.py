@@ -75,8 +75,8 @@ def _stretch(number: int, found: Sequence[tuple[int, int, int, int]]) -> EntryIn
 
 
 def applied(start: int, until: int, rows: int | None) -> tuple[OffsetRange, RangeResult]:
-    receipt = NOT_COUNTED if rows is None else RangeResult(rows=rows, fetched_bytes=until - start)
-    return OffsetRange(LOG, start, until), receipt
+    result = NOT_COUNTED if rows is None else RangeResult(rows=rows, fetched_bytes=until - start)
+    return OffsetRange(LOG, start, until), result
 
 
 def find(expected: Expected, messages: Iterable[Message]) -> PartitionFindings:

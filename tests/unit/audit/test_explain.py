@@ -47,8 +47,8 @@ def test_reasons_are_summed_over_results_and_intervals_and_unknown_after_a_recou
 
 
 def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
-    receipt = RangeResult(8, 900, control_records=2)
-    expected = Expected(((OffsetRange(LOG, 0, 10), receipt),), (Interval(0, 20, 16, 4, 0, 0),))
+    result = RangeResult(8, 900, control_records=2)
+    expected = Expected(((OffsetRange(LOG, 0, 10), result),), (Interval(0, 20, 16, 4, 0, 0),))
     assert gaps_of(expected, ()) == Gaps(control_records=4)
     assert gaps_of(expected, ()).summary == "4 control"
 
@@ -136,7 +136,7 @@ def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accep
         "7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): "
     )
     assert "a crash lost them, or the transform does not read all its rows" in doubt.summary, (
-        "both leave no receipt"
+        "both leave no range result"
     )
     findings = PartitionFindings(AuditedPartition(LOG), 10, 10, unproven=unproven)
     accepted = doubt_of(unproven, plans, pruned=3, accepted=9)

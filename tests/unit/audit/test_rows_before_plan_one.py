@@ -23,10 +23,10 @@ TABLE = Table("t", 3, 1)
 def test_rows_from_before_plan_one_are_those_of_its_offsets_without_later_loads() -> None:
     assert rows_before_of(PLAN, TABLE, {}) == {FIRST: [(10, 100)], SECOND: [(0, 50)]}
     backfilled = Expected(
-        applied=((OffsetRange(LOG, 20, 30), RangeResult(10)),), coverage=(Interval(0, 12, 12),)
+        applied=((OffsetRange(LOG, 20, 30), RangeResult(10)),), loaded=(Interval(0, 12, 12),)
     )
     assert rows_before_of(PLAN, TABLE, {FIRST: backfilled})[FIRST] == [(12, 20), (30, 100)]
-    whole = Expected(coverage=(Interval(0, 100, 100),))
+    whole = Expected(loaded=(Interval(0, 100, 100),))
     assert FIRST not in rows_before_of(PLAN, TABLE, {FIRST: whole})
 
 

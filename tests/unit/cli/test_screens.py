@@ -99,11 +99,11 @@ def test_logs_with_byte_offsets_are_shown_by_broker_and_partition_and_counted_in
     assert result.startswith("about ") and result.endswith("1 task")
     assert names.split() == "plan topic partition from until bytes leader".split()
     assert row.split()[:3] == ["1", "clicks", "1-0"]
-    extent = {"log_start": 0, "log_end": 300}
+    partition_offsets = {"log_start": 0, "log_end": 300}
     offsets = {"committed": None, "loaded_until": 100, "lag": 200, "paused": None}
-    names, row = shown(screens.show_offsets, [{**partition.place, **extent, **offsets}])
+    names, row = shown(screens.show_offsets, [{**partition.place, **partition_offsets, **offsets}])
     assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
-    lags = Lags(0, (PartitionLag(partition, extent, 100, 200, 200),))
+    lags = Lags(0, (PartitionLag(partition, partition_offsets, 100, 200, 200),))
     names, row, reported = shown(screens.show_lag, lags)
     assert "lag in bytes" in names and row.split()[:2] == ["clicks", "1-0"]
     assert reported == "Total: about 200 B"
@@ -113,12 +113,12 @@ def test_the_lag_of_the_table_is_shown_by_partition_then_in_total_then_the_unkno
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
-    extent = {"log_start": 0, "log_end": 300}
+    offsets = {"log_start": 0, "log_end": 300}
     headroom = Headroom(12_000.0, estimated_from="retention.ms")
     unknown = {"lag": "it has no leader"}
     partitions = (
-        PartitionLag(first, extent, 100, 200, 4_000, 1_699_999_875_000, 125.0, headroom),
-        PartitionLag(second, {**extent, "log_end": None}, 7, None, unknown=unknown),
+        PartitionLag(first, offsets, 100, 200, 4_000, 1_699_999_875_000, 125.0, headroom),
+        PartitionLag(second, {**offsets, "log_end": None}, 7, None, unknown=unknown),
     )
     lags = Lags(1_700_000_000_000, partitions, ("clicks 0: 3 offsets wait",))
     names, row, other, *rest = seen(monkeypatch, screens.show_lag, lags, terminal=False)

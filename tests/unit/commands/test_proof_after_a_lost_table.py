@@ -148,7 +148,7 @@ def test_rows_in_another_table_are_missing_except_reloaded_ones() -> None:
     ranges = (of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40))
     lost = Expected((of(5, 7),), (Interval(30, 35, 5),), elsewhere=ranges)
     found = without_reloaded(lost, HERE)
-    left = [(r.from_offset, r.until_offset, receipt.rows) for r, receipt in found.elsewhere]
+    left = [(r.from_offset, r.until_offset, result.rows) for r, result in found.elsewhere]
     assert left == [(0, 5, 5), (7, 10, 3), (10, 20, 10), (35, 40, 5)]
     assert found.given_up == ()
 

@@ -97,7 +97,7 @@ def offsets_of(reported: Any) -> list[tuple[int, int]]:
         kept
         + [
             (i.from_offset, i.until_offset)
-            for found in reported.coverage.intervals.values()
+            for found in reported.loaded.intervals.values()
             for i in found
         ]
     )

@@ -130,17 +130,17 @@ def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
 
 def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
     plan, applied = plan_of(1, (A, 0, 9), (A, 9, 20), (A, 20, 30))
-    receipts = (
+    results = (
         RangeResult(4, 100, 2, 1, 2),
         RangeResult(10, 100, 0, 0, 1),
         RangeResult(7, None, 0, 0, 3),
     )
-    [interval] = fold(LoadedIntervals(), plan, replace(applied, receipts=receipts)).intervals[A]
+    [interval] = fold(LoadedIntervals(), plan, replace(applied, results=results)).intervals[A]
     assert interval == Interval(0, 30, 21, control_records=2, aborted_records=1, compacted=3)
     assert interval.unexplained == 3
 
 
-@pytest.mark.parametrize("other", [{"plan_id": "plan-0"}, {"receipts": ()}])
+@pytest.mark.parametrize("other", [{"plan_id": "plan-0"}, {"results": ()}])
 def test_the_record_of_another_plan_is_never_folded_in(other: dict[str, Any]) -> None:
     plan, applied = plan_of(1, (A, 0, 5))
     with pytest.raises(LedgersDisagree, match="does not belong"):
@@ -164,12 +164,12 @@ def test_the_intervals_of_a_plan_are_replaced_only_by_more_exact_ones(
     _, applied = plan_of(1, (A, 0, 5))
     assert (
         is_better(
-            replace(applied, receipts=(RangeResult(*record),)),
-            replace(applied, receipts=(RangeResult(*kept),)),
+            replace(applied, results=(RangeResult(*record),)),
+            replace(applied, results=(RangeResult(*kept),)),
         )
         is better
     )
-    assert is_better(replace(applied, plan_id="plan-2", receipts=(RangeResult(*record),)), applied)
+    assert is_better(replace(applied, plan_id="plan-2", results=(RangeResult(*record),)), applied)
 
 
 def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
@@ -180,7 +180,7 @@ def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
 
 def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_it_is_of() -> None:
     found = LoadedIntervals()
-    for number, receipt in enumerate(
+    for number, result in enumerate(
         (
             RangeResult(9, 1),
             RangeResult(8, missing_offsets=2, behind_transform=True),
@@ -193,7 +193,7 @@ def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_i
         1,
     ):
         plan, applied = plan_of(number, (A, number * 10 - 10, number * 10))
-        found = fold(found, plan, replace(applied, receipts=(receipt,)))
+        found = fold(found, plan, replace(applied, results=(result,)))
         assert found.unproven_through == {1: 0, 2: 2, 3: 2, 4: 2, 5: 5}.get(number, 6)
     assert found.intervals[A] == (
         Interval(0, 40, 36, unproven=2),
@@ -205,7 +205,7 @@ def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_i
 
 def test_what_could_not_be_proven_of_a_table_that_was_given_up_is_forgotten_with_it() -> None:
     plan, applied = plan_of(1, (A, 0, 10))
-    before = fold(LoadedIntervals(), plan, replace(applied, receipts=(NOT_COUNTED,)))
+    before = fold(LoadedIntervals(), plan, replace(applied, results=(NOT_COUNTED,)))
     plan, applied = plan_of(2, (A, 10, 20))
     assert fold(before, plan, replace(applied, table_id="another")).unproven_through == 0
 

@@ -139,7 +139,7 @@ def followed(ours: int, theirs: int) -> UpToDate:
 
 
 @pytest.mark.parametrize(
-    ("extent", "state", "read", "lost"),
+    ("offsets", "state", "read", "lost"),
     [
         ((10, 20), onward({A: 7}), {A: [(10, 20)]}, Loss(A, 7, 10, LossReason.EXPIRED)),
         ((10, 10), onward({A: 7}), {}, Loss(A, 7, 10, LossReason.EXPIRED)),
@@ -149,15 +149,15 @@ def followed(ours: int, theirs: int) -> UpToDate:
     ids=["expired", "all of them expired", "another client passed them", "up to the end"],
 )
 def test_offsets_that_are_passed_over_are_losses_that_the_plan_keeps(
-    extent: tuple[int, int],
+    offsets: tuple[int, int],
     state: UpToDate,
     read: dict[TopicPartition, list[tuple[int, int]]],
     lost: Loss,
 ) -> None:
     committed = {A: Committed(state.positions[A], 9)}
-    plan = planned(snapshot_of({A: extent}, committed=committed), state, SKIPPING)
+    plan = planned(snapshot_of({A: offsets}, committed=committed), state, SKIPPING)
     assert (offsets_of(plan), plan.losses.lost) == (read, (lost,))
-    assert (plan.loaded_until, plan.expected_commits) == ({A: extent[1]}, committed)
+    assert (plan.loaded_until, plan.expected_commits) == ({A: offsets[1]}, committed)
     assert plan.kind is (PlanKind.INGEST if read else PlanKind.START)
 
 
@@ -427,11 +427,11 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(
         return
     lost = {loss.partition: loss.until_offset for loss in plan.losses.lost}
     for partition, found in offsets_of(plan).items():
-        extent = snapshot.readable[partition]
+        offsets = snapshot.readable[partition]
         known = state.positions.get(partition) if isinstance(state, UpToDate) else None
-        start = lost.get(partition, known if known is not None else extent.log_start_offset)
-        assert found[0][0] == start >= extent.log_start_offset
-        assert found[-1][1] == plan.loaded_until[partition] <= extent.end_offset
+        start = lost.get(partition, known if known is not None else offsets.log_start_offset)
+        assert found[0][0] == start >= offsets.log_start_offset
+        assert found[-1][1] == plan.loaded_until[partition] <= offsets.end_offset
         assert all(before[1] == after[0] for before, after in zip(found, found[1:]))
         assert all(start < stop for start, stop in found)
     assert set(plan.loaded_until) == set(snapshot.readable) | set(

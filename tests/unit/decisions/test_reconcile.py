@@ -461,10 +461,10 @@ def test_a_table_without_the_recorded_plan_is_reported_before_changes_that_were_
 ) -> None:
     recorded = ledger_of(3)
     assert recorded.newest and recorded.applied
-    receipts = (RangeResult(rows, 0, 0), RangeResult(0, 0, 0))
+    results = (RangeResult(rows, 0, 0), RangeResult(0, 0, 0))
     ledger = replace(
         recorded,
-        applied=replace(recorded.applied, receipts=receipts),
+        applied=replace(recorded.applied, results=results),
         acknowledged=acknowledgement_of(3, table_id=None, delta_version=None),
     )
     deleted = ForeignCommit(1, "DELETE", "removed rows")

@@ -50,7 +50,7 @@ class History:
     end: int = 0
 
     def adds(self, kind: PlanKind, cuts: list[int], knows: list[bool]) -> None:
-        """A plan over the pieces between `cuts`; whether the receipt of each names its gaps."""
+        """A plan over the pieces between `cuts`; whether the range result of each names its gaps."""
         number, ranges = (
             len(self.plans) + 1,
             [OffsetRange(LOG, a, b) for a, b in zip(cuts, cuts[1:])],
@@ -59,7 +59,7 @@ class History:
             replaced_rows = {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)}
         else:
             replaced_rows = {}
-        receipts = tuple(self._receipt(r, is_known=known) for r, known in zip(ranges, knows))
+        results = tuple(self._result(r, is_known=known) for r, known in zip(ranges, knows))
         plan = with_id(
             plain_plan(
                 number,
@@ -70,13 +70,13 @@ class History:
                 table_transaction_version=number - 1,
             )
         )
-        self.plans.append((plan, CommitResult(number, plan.id, number, "t", receipts)))
+        self.plans.append((plan, CommitResult(number, plan.id, number, "t", results)))
         self.end = max(self.end, cuts[-1])
         self.table = {at for at in self.table if not cuts[0] <= at < cuts[-1]} | {
             at for at in self.has if cuts[0] <= at < cuts[-1]
         }
 
-    def _receipt(self, r: OffsetRange, *, is_known: bool) -> RangeResult:
+    def _result(self, r: OffsetRange, *, is_known: bool) -> RangeResult:
         gaps = tuple(
             (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in self.has
         )
@@ -90,12 +90,12 @@ class History:
 
     def expected(self, folded: int) -> Expected:
         """As `verify` has it, once so many plans are pruned."""
-        coverage = LoadedIntervals()
+        loaded = LoadedIntervals()
         for plan, applied in self.plans[:folded]:
-            coverage = fold(coverage, plan, applied)
-        known = Expected(coverage=coverage.intervals.get(LOG, ()))
+            loaded = fold(loaded, plan, applied)
+        known = Expected(loaded=loaded.intervals.get(LOG, ()))
         for plan, applied in self.plans[folded:]:
-            pairs = list(zip(plan.ranges, applied.receipts, strict=True))
+            pairs = list(zip(plan.ranges, applied.results, strict=True))
             if plan.kind is PlanKind.REPLAY:
                 known = replaced_expected(known, spans_of(plan)[0], pairs)
             else:
@@ -187,13 +187,13 @@ def test_after_a_removal_of_rows_by_others_the_former_count_does_not_apply_to_th
     history.adds(PlanKind.INGEST, [0, 10], [False])
     history.adds(PlanKind.REPLAY, [4, 6], [True])
     (first, applied), (second, again) = history.plans
-    coverage = replace(
+    loaded = replace(
         fold(LoadedIntervals(), first, applied),
         removals=(ForeignCommit(2, "DELETE", "removed rows"),),
     )
-    assert [one.rows for one in fold(coverage, second, again).intervals[LOG]] == [None]
+    assert [one.rows for one in fold(loaded, second, again).intervals[LOG]] == [None]
     assert [
-        one.rows for one in fold(replace(coverage, removals=()), second, again).intervals[LOG]
+        one.rows for one in fold(replace(loaded, removals=()), second, again).intervals[LOG]
     ] == [9]
 
 
@@ -207,8 +207,8 @@ def test_why_offsets_gave_no_row_stays_known_where_a_part_has_all_gaps_of_its_ra
     explained: int,
 ) -> None:
     lacking = sum(until - start for start, until in gaps)
-    receipt = RangeResult(10 - lacking, 500, control_records=lacking, gaps=gaps)
-    parts = split_around(OffsetRange(LOG, 0, 10), receipt, Span(LOG, 3, 6))
+    result = RangeResult(10 - lacking, 500, control_records=lacking, gaps=gaps)
+    parts = split_around(OffsetRange(LOG, 0, 10), result, Span(LOG, 3, 6))
     assert [(r.from_offset, r.until_offset) for r, _ in parts] == [(0, 3), (6, 10)]
     assert sum(part.rows or 0 for _, part in parts) == 7 - lacking
     assert parts[1][1].control_records == explained

@@ -73,7 +73,7 @@ def id_of(path: str) -> str:
     return str(DeltaTable(path).metadata().id)
 
 
-def test_two_plans_are_two_commits_with_their_numbers_rows_and_receipts(path: str) -> None:
+def test_two_plans_are_two_commits_with_their_numbers_rows_and_results(path: str) -> None:
     by = ("topic", "event_date")
     assert appended(path, plan_of(), partition_by=by).result is Result.APPLIED
     second = plan_of(2, table_id=id_of(path))
@@ -105,7 +105,7 @@ def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(
 
 
 def with_other_rows(found: list[Written]) -> list[Written]:
-    return [replace(found[0], receipts={0: replace(READ[0], rows=11)}), *found[1:]]
+    return [replace(found[0], results={0: replace(READ[0], rows=11)}), *found[1:]]
 
 
 def changing_a_file(change: Callable[[Path], Any]) -> Callable[[str], Any]:
@@ -360,7 +360,7 @@ def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_statistics
             assert found.num_rows == sum(holds(one, micros) for one in every), (sign, micros)
 
 
-def test_receipts_make_the_text_for_people_give_way_and_else_are_left_out(
+def test_results_make_the_text_for_people_give_way_and_else_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = plan_of()
@@ -375,12 +375,12 @@ def test_receipts_make_the_text_for_people_give_way_and_else_are_left_out(
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\x78\x9c"])
-def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
+def test_results_that_cannot_be_read_are_none(damage: bytes) -> None:
     plan = plan_of()
     found = plan_document.parse_commit_metadata(
         plan_document.with_results(plan_document.render_commit_metadata(plan, APP), plan, READ), 1
     )
-    assert found is not None and results_of(replace(found, receipts=damage)) is None
+    assert found is not None and results_of(replace(found, results=damage)) is None
     assert results_of(replace(found, plan_id="another")) is None
 
 

@@ -189,25 +189,25 @@ def test_rows_of_no_log_of_another_log_and_of_another_life_of_ours_are_passed_ov
     lives = pyarrow.array([None, 0] * 4 + [0] * len(strange) + [1], pyarrow.int32())
     write_deltalake(path, rows_of([*ROWS, *strange, ("clicks", 0, 3)], incarnation=lives))
     assert recount(path, 0, RANGES) == Recount(RECEIPTS)
-    [second] = recount(path, 0, RANGES[:1], {CLICKS: 1}).receipts
+    [second] = recount(path, 0, RANGES[:1], {CLICKS: 1}).results
     assert (second.rows, second.gaps) == (1, ((0, 3), (4, 6)))
 
 
 def test_range_results_record_that_a_transform_made_the_counted_rows(path: str) -> None:
     write_deltalake(path, rows_of(ROWS))
-    receipts = recount(path, 0, RANGES, behind_transform=True).receipts
-    assert [(r.behind_transform, r.is_doubtful) for r in receipts] == [
+    results = recount(path, 0, RANGES, behind_transform=True).results
+    assert [(r.behind_transform, r.is_doubtful) for r in results] == [
         (True, True),
         (True, False),
         (True, False),
     ]
 
 
-def test_a_receipt_keeps_as_many_gaps_as_it_may(path: str) -> None:
+def test_a_result_keeps_as_many_gaps_as_it_may(path: str) -> None:
     write_deltalake(path, rows_of([("clicks", 0, offset) for offset in (1, 3, 5)]))
-    [receipt] = recount(path, 0, RANGES[:1], gaps_max=1).receipts
-    assert (receipt.rows, receipt.missing_offsets) == (3, 3)
-    assert (receipt.gaps, receipt.gaps_complete) == (((0, 1),), False)
+    [result] = recount(path, 0, RANGES[:1], gaps_max=1).results
+    assert (result.rows, result.missing_offsets) == (3, 3)
+    assert (result.gaps, result.gaps_complete) == (((0, 1),), False)
 
 
 ONE, TWO = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
@@ -243,10 +243,8 @@ def test_messages_of_physical_logs_are_counted_by_their_entries_and_brokers(
     write_deltalake(path, messages_of(MESSAGES), partition_by=partition_by)
     found = recount(path, version, OF_BYTES)
     assert found.uncounted is None
-    assert found.receipts == tuple(
-        RangeResult(rows=rows, gaps_complete=False) for rows in (5, 1, 2)
-    )
-    assert not any(receipt.is_doubtful for receipt in found.receipts)
+    assert found.results == tuple(RangeResult(rows=rows, gaps_complete=False) for rows in (5, 1, 2))
+    assert not any(result.is_doubtful for result in found.results)
 
 
 def test_a_message_that_is_there_twice_is_one_and_one_of_another_life_or_of_no_entry_is_none(
@@ -260,18 +258,18 @@ def test_a_message_that_is_there_twice_is_one_and_one_of_another_life_or_of_no_e
             incarnation=lives,
         ),
     )
-    assert [receipt.rows for receipt in recount(path, 0, OF_BYTES).receipts] == [5, 1, 2]
-    assert [receipt.rows for receipt in recount(path, 0, OF_BYTES, {ONE: 1}).receipts] == [1, 0, 2]
+    assert [result.rows for result in recount(path, 0, OF_BYTES).results] == [5, 1, 2]
+    assert [result.rows for result in recount(path, 0, OF_BYTES, {ONE: 1}).results] == [1, 0, 2]
 
 
 def test_whether_a_transform_dropped_messages_of_physical_logs_is_doubtful_whatever_is_there(
     path: str,
 ) -> None:
     write_deltalake(path, messages_of(MESSAGES))
-    receipts = recount(path, 0, OF_BYTES, behind_transform=True).receipts
-    assert all(receipt.is_doubtful and receipt.missing_offsets == 0 for receipt in receipts)
+    results = recount(path, 0, OF_BYTES, behind_transform=True).results
+    assert all(result.is_doubtful and result.missing_offsets == 0 for result in results)
     assert [
-        interval_of(r, receipt).unproven for r, receipt in zip(OF_BYTES, receipts, strict=True)
+        interval_of(r, result).unproven for r, result in zip(OF_BYTES, results, strict=True)
     ] == [120, 80, 300]
 
 
@@ -331,7 +329,7 @@ def test_a_damaged_file_cannot_be_counted(path: str, damage: Any) -> None:
     [file] = Path(path).glob("*.parquet")
     file.write_bytes(damage(file.read_bytes()))
     found = recount(path, 0, RANGES)
-    assert found.receipts == (NOT_COUNTED,) * 3
+    assert found.results == (NOT_COUNTED,) * 3
     assert f"the file {file.name} is damaged" in (found.uncounted or "")
 
 

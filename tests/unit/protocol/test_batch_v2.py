@@ -180,14 +180,14 @@ def test_batches_of_aborted_transactions_are_left_out_and_counted() -> None:
     )
     cursor = cursor_of(0, 8)
     assert offsets(rows_in(cursor, records, aborted=((PRODUCER, 0),))) == [2, 3, 4, 7]
-    receipt = cursor.receipt
+    result = cursor.result
     assert (
-        receipt.rows,
-        receipt.aborted_records,
-        receipt.control_records,
-        receipt.missing_offsets,
+        result.rows,
+        result.aborted_records,
+        result.control_records,
+        result.missing_offsets,
     ) == (4, 2, 2, 0)
-    assert receipt.gaps == ((0, 2), (5, 7))
+    assert result.gaps == ((0, 2), (5, 7))
 
 
 def test_a_transaction_aborted_before_the_answer_begins_is_known_from_the_list() -> None:
@@ -230,7 +230,7 @@ def test_read_uncommitted_keeps_aborted_records_and_drops_control_batches() -> N
             aborted=((PRODUCER, 0),),
         )
     ) == [0, 1]
-    assert cursor.receipt.control_records == 1
+    assert cursor.result.control_records == 1
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -238,7 +238,7 @@ def test_of_an_aborted_batch_only_the_records_inside_the_range_are_counted(codec
     batch = replace(transactional(10, 6), codec=codec)
     cursor = cursor_of(12, 15)
     assert rows_in(cursor, encode(batch), aborted=((PRODUCER, 10),)) == []
-    assert cursor.receipt.aborted_records == 3
+    assert cursor.result.aborted_records == 3
 
 
 def test_a_marker_of_an_unknown_type_is_dropped_like_any_control_batch() -> None:

@@ -118,9 +118,9 @@ def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
     records = [Rec(2 * number + 1) for number in range(GAPS_KEPT + 5)]
     cursor = cursor_of(0, 2 * len(records))
     rows_in(cursor, encode(Batch(0, records)))
-    receipt = cursor.receipt
-    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
-    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (
+    result = cursor.result
+    assert result.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
+    assert (result.rows, result.missing_offsets, result.gaps_complete) == (
         GAPS_KEPT + 5,
         GAPS_KEPT + 5,
         False,
@@ -135,8 +135,8 @@ def test_gaps_of_neighbouring_reasons_are_merged() -> None:
     ]
     cursor = cursor_of(0, 12)
     rows_in(cursor, b"".join(encode(batch) for batch in [*partition, Batch(12, [Rec(0)])]))
-    assert cursor.receipt.gaps == ((1, 3), (4, 8), (9, 12))
-    assert (cursor.receipt.control_records, cursor.receipt.missing_offsets) == (1, 8)
+    assert cursor.result.gaps == ((1, 3), (4, 8), (9, 12))
+    assert (cursor.result.control_records, cursor.result.missing_offsets) == (1, 8)
 
 
 _CALLS_TWICE = """
@@ -296,7 +296,7 @@ def test_what_no_chosen_column_holds_may_be_of_any_size() -> None:
     st.integers(1, 9),
     st.data(),
 )
-def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
+def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_result_are_the_same(
     batches: list[Batch], bound: str, limit: int, data: st.DataObject
 ) -> None:
     start, until = batches[0].base_offset, batches[-1].last_offset + 1
@@ -305,7 +305,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
     rows = rows_in(whole, encoded(batches))
     with mock.patch.object(arrow_buffers, bound, limit):
         assert rows_in(cut, encoded(batches)) == rows
-    assert cut.receipt == whole.receipt
+    assert cut.result == whole.result
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ each_bound = pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES"])
 @each_bound
 @settings(max_examples=30, deadline=None)
 @given(old_logs(), st.integers(1, 9), st.integers(1, 200), st.data())
-def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
+def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_result_are_the_same(
     bound: str, partition: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject
 ) -> None:
     until = last_offset(partition[-1][1]) + 1
@@ -82,7 +82,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
         mock.patch.object(arrow_buffers, "GROUP_BYTES", group_bytes),
     ):
         assert rows_in(cut, encoded_old(partition)) == rows
-    assert (cut.receipt, cut.missing) == (whole.receipt, whole.missing)
+    assert (cut.result, cut.missing) == (whole.result, whole.missing)
 
 
 @each_bound
@@ -155,9 +155,9 @@ def test_gaps_and_holes_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it(
     messages = [Msg(2 * number + 1) for number in range(GAPS_KEPT + 5)]
     cursor = cursor_of(0, 2 * len(messages))
     rows_in(cursor, encode_logical(messages, 0))
-    receipt = cursor.receipt
-    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
-    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (
+    result = cursor.result
+    assert result.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
+    assert (result.rows, result.missing_offsets, result.gaps_complete) == (
         GAPS_KEPT + 5,
         GAPS_KEPT + 5,
         False,

@@ -71,7 +71,7 @@ def test_a_wrapper_with_the_offset_0_reaches_as_far_as_its_last_message(magic: i
     assert [row["offset"] for row in rows_in(cursor, encode_logical(partition, magic))] == list(
         range(6)
     )
-    assert cursor.done and cursor.missing == [] and cursor.receipt.missing_offsets == 0
+    assert cursor.done and cursor.missing == [] and cursor.result.missing_offsets == 0
 
 
 @each_magic
@@ -116,7 +116,7 @@ def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> 
         b"old",
         b"yes",
     ]
-    assert (cursor.receipt.aborted_records, cursor.receipt.control_records) == (1, 2)
+    assert (cursor.result.aborted_records, cursor.result.control_records) == (1, 2)
 
 
 def test_a_broker_fills_up_an_answer_that_it_converted_and_that_is_no_message() -> None:

@@ -52,7 +52,7 @@ def test_the_pipelines_part_of_the_tree_lies_under_its_group() -> None:
     assert paths.backfill("old") == "/consumers/g/etl/clicks/backfills/old"
     assert paths.plan(7) == "/consumers/g/etl/clicks/plans/7"
     assert paths.applied(7) == "/consumers/g/etl/clicks/applied/7"
-    assert paths.coverage == "/consumers/g/etl/clicks/coverage"
+    assert paths.loaded == "/consumers/g/etl/clicks/coverage"
     assert paths.chunk("abc", 2) == "/consumers/g/etl/clicks/chunks/abc/2"
     assert paths.chunks("abc") == "/consumers/g/etl/clicks/chunks/abc"
 

@@ -107,7 +107,7 @@ def test_however_the_log_is_cut_into_answers_and_ranges_each_message_is_a_row_on
 def test_a_range_result_counts_rows_and_bytes_and_no_gaps_of_offsets() -> None:
     cursor = physical_cursor(1000, 1092)
     physical_rows_in(cursor, HELLO + BOTH_IN_GZIP + HELLO)
-    assert cursor.done and cursor.receipt == RangeResult(rows=4, fetched_bytes=92)
+    assert cursor.done and cursor.result == RangeResult(rows=4, fetched_bytes=92)
     assert cursor.read_so_far == (92, 4, 92)
 
 

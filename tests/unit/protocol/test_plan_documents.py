@@ -346,25 +346,25 @@ def test_the_record_of_the_most_ranges_is_written_whole_however_large_its_number
 def test_a_result_that_is_too_large_leaves_out_the_gaps_of_the_worst_ranges_and_marks_it(
     monkeypatch: pytest.MonkeyPatch, short_of: int, kept: list[int]
 ) -> None:
-    receipts = tuple(
+    results = tuple(
         RangeResult(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n)))
         for n in (3, 0, 1, 2)
     )
-    applied = CommitResult(1, "p", 2, "t", receipts)
+    applied = CommitResult(1, "p", 2, "t", results)
     bare = len(
         zlib.decompress(
-            render(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))
+            render(replace(applied, results=tuple(replace(r, gaps=()) for r in results)))
         )
     )
     monkeypatch.setattr(
         "etl.ledger.documents.WRITTEN_MAX_BYTES",
         bare + 3 * len("false") - 3 * len("true") + 6 * 40 - short_of,
     )
-    found = parse(CommitResult, render(applied), path="/p").receipts
+    found = parse(CommitResult, render(applied), path="/p").results
     assert [len(r.gaps) for r in found] == kept
     assert [r.gaps_complete for r in found] == [len(r.gaps) == r.missing_offsets for r in found]
     assert [replace(r, gaps=(), gaps_complete=True) for r in found] == [
-        replace(r, gaps=()) for r in receipts
+        replace(r, gaps=()) for r in results
     ]
 
 
@@ -381,5 +381,5 @@ def test_a_partition_takes_less_than_twenty_bytes_in_each_document() -> None:
     stamp = render_commit_metadata(plan, APP_ID)
     assert len(stamp) < 20 * count
     assert len(base64.b85decode(json.loads(stamp)["plan_zlib"])) < 12 * count
-    receipts = tuple(RangeResult(rows=r.size, fetched_bytes=r.size * 113) for r in plan.ranges)
-    assert len(render(CommitResult(7, plan.id, 8, "t", receipts))) < 20 * count
+    results = tuple(RangeResult(rows=r.size, fetched_bytes=r.size * 113) for r in plan.ranges)
+    assert len(render(CommitResult(7, plan.id, 8, "t", results))) < 20 * count

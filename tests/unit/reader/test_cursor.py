@@ -69,11 +69,11 @@ def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
         "damage beyond the range does not stop it"
     )
     assert cursor.done and cursor.position == 107
-    assert cursor.receipt == RangeResult(
+    assert cursor.result == RangeResult(
         rows=4, fetched_bytes=len(encode(TEN)) + 80, last_epoch=7, epochs=((7, 103),)
     )
     empty = cursor_of(5, 5)
-    assert empty.done and empty.receipt == RangeResult(fetched_bytes=0), "no request is needed"
+    assert empty.done and empty.result == RangeResult(fetched_bytes=0), "no request is needed"
 
 
 @pytest.mark.parametrize(("until", "epoch"), [(105, 7), (110, 7), (112, None), (116, 8), (120, 8)])
@@ -83,8 +83,8 @@ def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_
     cursor = cursor_of(103, until)
     later = Batch(115, [Rec(delta) for delta in range(10)], leader_epoch=8)
     feed(cursor, encode(TEN) + encode(later))
-    assert cursor.done and cursor.receipt.last_epoch == epoch
-    assert cursor.receipt.epochs == ((7, 103), (8, 115))[: 1 + (until > 115)]
+    assert cursor.done and cursor.result.last_epoch == epoch
+    assert cursor.result.epochs == ((7, 103), (8, 115))[: 1 + (until > 115)]
 
 
 def test_the_position_moves_when_the_answer_is_fed_and_before_its_rows_are_read() -> None:
@@ -100,7 +100,7 @@ def test_rows_that_were_not_read_to_their_end_are_not_passed_over() -> None:
     with pytest.raises(EtlError, match="not read to their end"):
         cursor.feed(answer(b""))
     with pytest.raises(EtlError, match="not read to their end"):
-        _ = cursor.receipt
+        _ = cursor.result
 
 
 def test_a_log_that_continues_beyond_until_completes_a_range_with_a_compacted_tail() -> None:
@@ -108,7 +108,7 @@ def test_a_log_that_continues_beyond_until_completes_a_range_with_a_compacted_ta
     feed(cursor, encode(TEN))
     assert not cursor.done
     assert feed(cursor, encode(Batch(160, [Rec(0)]))) == []
-    assert cursor.done and cursor.receipt.gaps == ((110, 150),)
+    assert cursor.done and cursor.result.gaps == ((110, 150),)
 
 
 def test_a_damaged_record_batch_does_not_prove_that_the_tail_is_gone() -> None:
@@ -130,7 +130,7 @@ def test_the_fetch_size_grows_to_what_a_cut_off_record_batch_needs() -> None:
     assert feed(cursor, encode(BIG)[:1000]) == []
     assert (cursor.position, cursor.max_bytes) == (100, len(encode(BIG)))
     assert feed(cursor, encode(BIG)[: cursor.max_bytes]) == [100]
-    assert cursor.done and cursor.receipt.fetched_bytes == 1000 + len(encode(BIG))
+    assert cursor.done and cursor.result.fetched_bytes == 1000 + len(encode(BIG))
 
 
 def test_the_fetch_size_doubles_where_not_even_a_header_came() -> None:
@@ -185,7 +185,7 @@ def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> No
     for _ in range(EMPTY_RESPONSES_THAT_PROVE):
         assert not cursor.done
         feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
-    assert cursor.done and cursor.receipt.gaps == ((110, 120),)
+    assert cursor.done and cursor.result.gaps == ((110, 120),)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_offsets_missing_inside_a_record_batch_are_always_compactions() -> None:
     assert feed(cursor, encode(Batch(100, [Rec(0), Rec(7)], last_delta=40))) == [100, 107]
     assert cursor.position == 141, "it follows the batch and not its last record"
     assert feed(cursor, encode(Batch(141, [Rec(0)], last_delta=8))) == [141]
-    assert cursor.missing == [] and cursor.receipt.missing_offsets == 47
+    assert cursor.missing == [] and cursor.result.missing_offsets == 47
 
 
 def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() -> None:
@@ -236,7 +236,7 @@ def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() 
         + encode(Batch(3, [Rec(0)])),
         aborted=((7, 0),),
     )
-    assert cursor.missing == [] and cursor.receipt.rows == 1
+    assert cursor.missing == [] and cursor.result.rows == 1
 
 
 def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:

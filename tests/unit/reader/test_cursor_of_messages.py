@@ -95,8 +95,8 @@ def test_records_of_a_wrapper_below_the_position_and_from_until_on_are_dropped(m
     rows = rows_in(cursor, encode_logical([wrapper], magic))
     assert [row["offset"] for row in rows] == [103, 104, 105, 106]
     assert cursor.done and cursor.position == 107 and cursor.missing == []
-    receipt = cursor.receipt
-    assert (receipt.missing_offsets, receipt.epochs, receipt.last_epoch) == (0, (), None)
+    result = cursor.result
+    assert (result.missing_offsets, result.epochs, result.last_epoch) == (0, (), None)
 
 
 @each_magic
@@ -116,10 +116,10 @@ def test_leader_epochs_are_those_of_the_record_batches_alone(magic: int) -> None
     )
     cursor = cursor_of(4, 8)
     rows_in(cursor, partition)
-    assert (cursor.receipt.epochs, cursor.receipt.last_epoch) == (((3, 6),), 3)
+    assert (cursor.result.epochs, cursor.result.last_epoch) == (((3, 6),), 3)
     cursor = cursor_of(4, 6)
     rows_in(cursor, partition)
-    assert (cursor.receipt.epochs, cursor.receipt.last_epoch) == ((), None)
+    assert (cursor.result.epochs, cursor.result.last_epoch) == ((), None)
 
 
 @each_magic
@@ -134,7 +134,7 @@ def test_a_message_larger_than_the_response_is_requested_with_more_bytes(
     while not cursor.done:
         rows_in(cursor, record[: cursor.max_bytes])
         request += 1
-    assert cursor.receipt.rows == 1 and request <= 7
+    assert cursor.result.rows == 1 and request <= 7
 
 
 @each_magic

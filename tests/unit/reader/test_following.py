@@ -21,8 +21,8 @@ def reading(*, began: float | None, last_came: float | None, ended: int) -> Foll
     """Two tasks: times of the first report and of the last result, number of results."""
     following = Following("plan-1", RANGES, [(0,), (1,)])
     following.port.began = began
-    following.receipts = cast(
-        Any, SimpleNamespace(receipts=dict.fromkeys(range(ended), RECEIPT), last_came=last_came)
+    following.results = cast(
+        Any, SimpleNamespace(results=dict.fromkeys(range(ended), RECEIPT), last_came=last_came)
     )
     return following
 
@@ -67,10 +67,10 @@ def test_two_threads_may_read_it_at_once() -> None:
         [OffsetRange(TopicPartition("clicks", p), 0, 1) for p in range(500)],
         [(p,) for p in range(500)],
     )
-    following.receipts = cast(
+    following.results = cast(
         Any,
         SimpleNamespace(
-            receipts=dict.fromkeys(range(500), RangeResult(rows=1, fetched_bytes=1)), last_came=1.0
+            results=dict.fromkeys(range(500), RangeResult(rows=1, fetched_bytes=1)), last_came=1.0
         ),
     )
     found: list[int] = []

@@ -192,9 +192,9 @@ def kept_of_result(applied: CommitResult) -> CommitResult:
     """All but the gaps."""
     return replace(
         applied,
-        receipts=tuple(
-            replace(receipt, gaps=(), gaps_complete=receipt.gaps_complete and not receipt.gaps)
-            for receipt in applied.receipts
+        results=tuple(
+            replace(result, gaps=(), gaps_complete=result.gaps_complete and not result.gaps)
+            for result in applied.results
         ),
     )
 

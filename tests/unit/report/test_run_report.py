@@ -140,8 +140,8 @@ def test_bytes_are_those_of_all_ranges_or_unknown(
 ) -> None:
     report = new_report()
     report.planned(FIRST)
-    receipts = tuple(RangeResult(rows=1, fetched_bytes=size) for size in sizes)
-    report.applied(replace(APPLIED, receipts=receipts))
+    results = tuple(RangeResult(rows=1, fetched_bytes=size) for size in sizes)
+    report.applied(replace(APPLIED, results=results))
     assert document_of(report)["bytes"] == reported
 
 
@@ -341,7 +341,7 @@ def test_a_result_with_open_questions_reports_them() -> None:
     report.planned(FIRST)
     report.applied(
         replace(
-            APPLIED, receipts=(NOT_COUNTED, NOT_COUNTED), uncounted="the table has no column offset"
+            APPLIED, results=(NOT_COUNTED, NOT_COUNTED), uncounted="the table has no column offset"
         )
     )
     assert report.outcomes[-1][1] == (
@@ -351,7 +351,7 @@ def test_a_result_with_open_questions_reports_them() -> None:
     assert report.records == 0
     doubtful = replace(
         APPLIED,
-        receipts=(
+        results=(
             RangeResult(7, None, missing_offsets=1, behind_transform=True),
             RangeResult(2, None),
         ),
@@ -365,13 +365,13 @@ def test_a_result_with_open_questions_reports_them() -> None:
 
 
 def test_of_an_uncounted_plan_the_numbers_are_missing_and_the_reason_is_there() -> None:
-    result = replace(APPLIED, receipts=(NOT_COUNTED,) * 2, uncounted="why")
+    result = replace(APPLIED, results=(NOT_COUNTED,) * 2, uncounted="why")
     document = json.loads(json.dumps(describe_plan(FIRST, result)))
     first = document["ranges"][0]
     assert (document["uncounted"], first["rows"], first["missing_offsets"]) == ("why", None, None)
 
 
-def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None:
+def test_a_plan_is_described_with_its_results_for_people_and_programs() -> None:
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
         **A.place,
@@ -415,7 +415,7 @@ def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs
 
 
 @pytest.mark.parametrize(
-    "other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, receipts=APPLIED.receipts[:1])]
+    "other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, results=APPLIED.results[:1])]
 )
 def test_the_result_of_another_plan_does_not_apply_to_this_one(other: CommitResult) -> None:
     assert describe_plan(FIRST, other) == describe_plan(FIRST, None)

@@ -54,12 +54,12 @@ def test_a_meter_loses_no_request_of_several_threads() -> None:
     assert meter.counts() == {"h:1": Requests(2000, 500.0, 10_000, 100_000)}
 
 
-def executed(*receipts: RangeResult, topics: int = 1) -> Executed:
+def executed(*results: RangeResult, topics: int = 1) -> Executed:
     ranges = tuple(
-        OffsetRange(TopicPartition(f"t{i % topics}", i), 0, 10) for i in range(len(receipts))
+        OffsetRange(TopicPartition(f"t{i % topics}", i), 0, 10) for i in range(len(results))
     )
     plan = plain_plan(ranges=ranges)
-    return Executed(plan, CommitResult(1, plan.id, 1, "t", receipts))
+    return Executed(plan, CommitResult(1, plan.id, 1, "t", results))
 
 
 def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_sender() -> None:
@@ -85,7 +85,7 @@ def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_sende
     assert reported["membership"]["heartbeat_age_s"] == 0.5
     assert Statistics([executed(NOT_COUNTED)]).as_json()["membership"] is None
     stored = CommitResult(1, "id", 1, "t", (RangeResult(rows=1, requests=(("h:1", A),)),))
-    [kept] = CODEC.read(CommitResult, CODEC.write(stored)).receipts
+    [kept] = CODEC.read(CommitResult, CODEC.write(stored)).results
     assert kept == RangeResult(rows=1), "requests are not stored"
 
 
@@ -94,8 +94,8 @@ def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(
 ) -> None:
     monkeypatch.setattr(run_progress, "MOST", 2)
     requests = [((f"h:{n}", replace(A, seconds=float(n))),) for n in range(5)]
-    receipts = [RangeResult(n, 10 * n, requests=requests[n]) for n in range(5)]
-    found = Statistics([executed(*receipts, topics=5)])
+    results = [RangeResult(n, 10 * n, requests=requests[n]) for n in range(5)]
+    found = Statistics([executed(*results, topics=5)])
     assert found.topics == {
         "t4": {"messages": 4, "bytes": 40},
         "t3": {"messages": 3, "bytes": 30},
@@ -106,9 +106,9 @@ def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(
 
 
 def test_samples_of_a_membership_are_there_where_the_run_is_a_member() -> None:
-    receipts = RangeResult(requests=(("h:1", A),))
+    results = RangeResult(requests=(("h:1", A),))
     membership = RebalanceStatistics(1, 1.0, heartbeat_age_s=1.0)
-    full = Statistics([executed(receipts)], {"h:2": B}, 1, membership)
+    full = Statistics([executed(results)], {"h:2": B}, 1, membership)
     names, without = (
         {name for name, _, _ in one.samples()} for one in (full, replace(full, membership=None))
     )

@@ -197,10 +197,9 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
         parse(CommitResult, payload, path="applied") for payload in (outside.applied[1], whole)
     )
     rows_tell = tuple(
-        replace(receipt, fetched_bytes=None, last_epoch=None, epochs=())
-        for receipt in before.receipts
+        replace(result, fetched_bytes=None, last_epoch=None, epochs=()) for result in before.results
     )
-    assert found == replace(before, receipts=rows_tell)
+    assert found == replace(before, results=rows_tell)
 
 
 @of_both_kinds

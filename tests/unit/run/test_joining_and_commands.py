@@ -574,7 +574,7 @@ def test_an_offset_that_others_moved_is_not_restored_in_a_log_with_an_unknown_en
     outside, _ = read_on_by_others()
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
     assert newest and differing_offsets(newest, seen) == {A: (7, 5)}
-    left = {partition: extent for partition, extent in seen.readable.items() if partition != A}
+    left = {partition: offsets for partition, offsets in seen.readable.items() if partition != A}
     seen = with_facts(
         seen, extents=left, leaderless=frozenset([A]) if nobody_leads else frozenset()
     )

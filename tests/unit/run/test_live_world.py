@@ -28,9 +28,9 @@ PLAN = plain_plan(ranges=(OffsetRange(LOG, 0, 10),), loaded_until={LOG: 10}, id=
 
 
 def reading_of(plan_id: str) -> Following:
-    """A reading that gave its receipts."""
+    """A reading that gave its range results."""
     reading = Following(plan_id, PLAN.ranges, [(0,)])
-    reading.receipts = cast(Any, SimpleNamespace(in_order=lambda count: (READ,) * count))
+    reading.results = cast(Any, SimpleNamespace(in_order=lambda count: (READ,) * count))
     return reading
 
 
@@ -133,7 +133,7 @@ def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> loaded_plans.Outco
 def test_the_range_results_of_an_append_are_those_of_the_run_that_appended(
     world: LiveServices,
 ) -> None:
-    assert world._applied(PLAN, outcome_by("run-1")).receipts == (READ,)
+    assert world._applied(PLAN, outcome_by("run-1")).results == (READ,)
 
 
 @pytest.mark.parametrize("run_id", ["run-2", None])
@@ -142,9 +142,9 @@ def test_results_read_next_to_another_runs_append_are_not_those_in_the_table(
 ) -> None:
     """Compaction may lie between two drivers' readings of one plan."""
     applied = world._applied(PLAN, outcome_by(run_id))
-    assert (applied.receipts, applied.run_id) == ((COUNTED,), run_id)
+    assert (applied.results, applied.run_id) == ((COUNTED,), run_id)
 
 
 def test_results_read_for_another_plan_are_not_those_of_this_one(world: LiveServices) -> None:
     world._reading = reading_of("plan-0")
-    assert world._applied(PLAN, outcome_by("run-1")).receipts == (COUNTED,)
+    assert world._applied(PLAN, outcome_by("run-1")).results == (COUNTED,)

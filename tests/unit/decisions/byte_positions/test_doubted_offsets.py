@@ -46,12 +46,12 @@ def doubted(
     offset: int | None,
     *,
     in_table: bool = True,
-    extent: PartitionOffsets = EXTENT,
+    offsets: PartitionOffsets = EXTENT,
 ) -> list[int]:
     table = Table("t", 1, plan.number if plan and in_table else None)
     return [
         one.offset
-        for one in unverified_offsets(plan, table, {ONE: Committed(offset, 3)}, {ONE: extent})
+        for one in unverified_offsets(plan, table, {ONE: Committed(offset, 3)}, {ONE: offsets})
     ]
 
 

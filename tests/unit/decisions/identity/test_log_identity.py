@@ -54,8 +54,8 @@ def read_to(
 def read_in_epochs(until: int, *epochs: tuple[int, int]) -> tuple[Plan, CommitResult]:
     """The same with record batches of several leaders."""
     plan, applied = read_to(until, leader=epochs[-1][0])
-    receipt = RangeResult(rows=until, last_epoch=epochs[-1][0], epochs=epochs)
-    return plan, CommitResult(plan.number, plan.id, 1, "t", (receipt,))
+    result = RangeResult(rows=until, last_epoch=epochs[-1][0], epochs=epochs)
+    return plan, CommitResult(plan.number, plan.id, 1, "t", (result,))
 
 
 def seen(
@@ -171,7 +171,7 @@ def test_the_epoch_of_a_record_batch_is_kept_while_its_log_is_not_read() -> None
 def test_only_a_record_batch_that_ends_at_the_position_stands_for_it(until: int) -> None:
     plan, applied = read_to(until, record=3)
     plan = last_plan({A: 150}, ranges=plan.ranges, record_epochs={A: ((1, 0),)})
-    applied = CommitResult(plan.number, plan.id, 1, "t", applied.receipts)
+    applied = CommitResult(plan.number, plan.id, 1, "t", applied.results)
     assert record_epochs(plan, applied) == ({A: ((1, 0), (3, 0))} if until == 150 else {})
 
 

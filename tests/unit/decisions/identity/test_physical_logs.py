@@ -317,5 +317,5 @@ def test_the_last_bytes_are_compared_all_of_a_smaller_log_and_none_of_an_empty_o
         (5010,): {},
     }
     for boundaries, places in bounds.items():
-        extent = PartitionOffsets(boundaries[0], 5010, boundaries=boundaries)
-        assert end_places({ONE: extent, A: PartitionOffsets(0, 9)}) == places
+        offsets = PartitionOffsets(boundaries[0], 5010, boundaries=boundaries)
+        assert end_places({ONE: offsets, A: PartitionOffsets(0, 9)}) == places

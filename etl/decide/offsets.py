@@ -394,7 +394,9 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
 RESTORE = "etl ledger restore CONF --reason ..."
 """Command that sets committed offsets back to the loaded-until offsets."""
 Ends = Mapping[TopicPartition, int | None]
-"""End of each partition of the conf's topics, open transactions included; None: no leader."""
+"""End of each partition of the conf's topics, open transactions included; None: no leader. A
+partition that is not in it is of a topic that is not read now.
+"""
 
 
 def ends_of(snapshot: Snapshot) -> Ends:
@@ -642,7 +644,7 @@ def up_to_date(
     """Return the state if `plan` is in the table.
 
     `outlived`: partitions with a reset between the newest plan that the ledger had, `known`, and
-    this plan.
+    this plan. Raises OffsetMoved if policy does not follow an offset, or none could be followed.
     """
     uncommitted, moved = apart_from(plan, committed)
     # Kafka deletes a topic's offsets together with the topic: only existing topics count.

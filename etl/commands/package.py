@@ -116,7 +116,6 @@ JOB = '''"""spark-submit etl_job.py COMMAND CONF ...: the commands of etl in thi
 import sys
 
 from etl.cli import main
-from etl.reader.fetch_options import FetchOptions
 
 if __name__ == "__main__":
     sys.exit(main())

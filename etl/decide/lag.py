@@ -82,7 +82,7 @@ def progress_of_table(snapshot: Snapshot, settings: Settings) -> Progress | None
             state = compare(snapshot.ledger, snapshot.table, settings.table.place)
     except NeedsDecision:
         return None
-    return progress_of(state, snapshot.with_paused())
+    return progress_of(state, snapshot.with_offsets_of_paused())
 
 
 def _reached(

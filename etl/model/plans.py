@@ -582,6 +582,8 @@ class Plan:
 
     def with_partitions(self, changed: Mapping[TopicPartition, PlannedPartition]) -> Plan:
         """Return the plan with these partitions in place of what it has of them."""
+        if not changed:
+            return self
         return replace(self, partitions={**self.partitions, **changed})
 
     def with_loaded_until(self, offsets: Mapping[TopicPartition, int]) -> Plan:

@@ -407,6 +407,10 @@ class TopicSnapshot:
     """True if a stored plan reads it and it no longer exists, whether or not the conf selects it."""
 
 
+NOTHING_KNOWN_OF_TOPIC = TopicSnapshot()
+"""A topic that neither the brokers nor ZooKeeper know."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
     """The consumer group at the start of a run."""
@@ -450,7 +454,7 @@ class Snapshot:
 
     def topic(self, name: str) -> TopicSnapshot:
         """Return the topic, an empty one if nothing is known of it."""
-        return self.topics.get(name, TopicSnapshot())
+        return self.topics.get(name, NOTHING_KNOWN_OF_TOPIC)
 
     def committed_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Return the committed offset of each partition, `NOTHING_COMMITTED` if it has none."""
@@ -482,6 +486,17 @@ class Snapshot:
             changed[partition] = self.partitions[partition].without_pause()
         return self.with_partitions(changed)
 
+    def with_offsets_of_paused(self) -> Snapshot:
+        """Return the snapshot with the offsets of paused partitions readable, for reports on them:
+        they stay paused.
+        """
+        changed = {}
+        for topic_partition in self.paused:
+            partition = self.partitions[topic_partition]
+            if partition.availability is Availability.PAUSED and partition.offsets:
+                changed[topic_partition] = replace(partition, availability=Availability.READABLE)
+        return self.with_partitions(changed)
+
     def with_all_partitions(self) -> Snapshot:
         """Return the snapshot with paused and owned partitions among the others: a backfill reads
         offsets that no other consumer reads.
@@ -507,7 +522,11 @@ class Snapshot:
     @cached_property
     def leaderless(self) -> frozenset[TopicPartition]:
         """The partitions that the run would read, if they had a leader."""
-        return frozenset(self._with_availability(Availability.LEADERLESS))
+        found = []
+        for topic_partition, partition in self.partitions.items():
+            if partition.availability is Availability.LEADERLESS:
+                found.append(topic_partition)
+        return frozenset(found)
 
     @cached_property
     def leaders(self) -> Mapping[TopicPartition, Leader]:
@@ -579,13 +598,6 @@ class Snapshot:
     def missing_topics(self) -> frozenset[str]:
         """Topics of a stored plan that no longer exist."""
         return frozenset(name for name, topic in self.topics.items() if topic.is_missing)
-
-    def _with_availability(self, availability: Availability) -> list[TopicPartition]:
-        found = []
-        for topic_partition, partition in self.partitions.items():
-            if partition.availability is availability:
-                found.append(topic_partition)
-        return found
 
 
 def partition_snapshots(

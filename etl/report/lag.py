@@ -122,7 +122,7 @@ def paused_partitions(
     `so_far`: the pipeline's loaded-until offsets; None: unknown.
     """
     paused = leave_paused(snapshot).paused
-    whole = snapshot.with_paused()
+    whole = snapshot.with_offsets_of_paused()
     by_command: dict[tuple[str, str, str, int], tuple[list[Pause], list[TopicPartition]]] = {}
     for pause in snapshot.ledger.pauses:
         pauses, _ = by_command.setdefault(_command_of(pause), ([], []))

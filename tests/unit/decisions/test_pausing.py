@@ -259,6 +259,24 @@ def test_a_stored_plan_of_a_paused_partition_is_unread_until_it_is_in_the_table(
     assert unread_starts([A], seen, so_far, settings) == {A: 2}
 
 
+def test_a_paused_jafka_partition_of_a_recreated_topic_waits_for_no_decision_in_reports() -> None:
+    plan = plain_plan(
+        1,
+        ranges=(OffsetRange(PHYSICAL, 2, 9),),
+        loaded_until={PHYSICAL: 9},
+        topic_ids={"clicks": "former"},
+    )
+    seen = plain_snapshot(
+        {PHYSICAL: (0, 9)},
+        pauses=(of(PHYSICAL),),
+        ledger=Ledger("u", plan),
+        topic_ids={"clicks": "recreated"},
+    )
+    so_far = progress_of_table(leave_paused(seen), plain_settings())
+    assert so_far is not None
+    assert so_far.refusal is None
+
+
 def test_ten_thousand_pauses_of_one_command_are_one_sentence() -> None:
     partitions = [TopicPartition("clicks", p) for p in range(10_000)]
     seen = plain_snapshot(

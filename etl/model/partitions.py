@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
@@ -154,6 +154,16 @@ def select_keys(values: Mapping[K, V], keys: Collection[K]) -> dict[K, V]:
 def drop_keys(values: Mapping[K, V], keys: Collection[K]) -> dict[K, V]:
     """Return the values of all other keys."""
     return {key: value for key, value in values.items() if key not in keys}
+
+
+def known_values(items: Mapping[K, Value], value: Callable[[Value], V | None]) -> dict[K, V]:
+    """Return one value of each item, by its key; items where it is None are left out."""
+    found = {}
+    for key, item in items.items():
+        known = value(item)
+        if known is not None:
+            found[key] = known
+    return found
 
 
 def _order(partition: TopicPartition) -> tuple[str, int, int]:

@@ -25,6 +25,7 @@ from etl.model.partitions import (
     MemberAssignment,
     OffsetsStorage,
     TopicPartition,
+    known_values,
     topics_of,
 )
 
@@ -524,11 +525,7 @@ class Plan:
     @cached_property
     def leader_epochs(self) -> Mapping[TopicPartition, int]:
         """The known leader epochs."""
-        found = {}
-        for partition, planned in self.partitions.items():
-            if planned.leader_epoch is not None:
-                found[partition] = planned.leader_epoch
-        return found
+        return known_values(self.partitions, lambda planned: planned.leader_epoch)
 
     @cached_property
     def record_epochs(self) -> Mapping[TopicPartition, Lineage]:
@@ -542,25 +539,17 @@ class Plan:
     @cached_property
     def fingerprints(self) -> Mapping[TopicPartition, Fingerprint]:
         """The fingerprints of Jafka partitions."""
-        found = {}
-        for partition, planned in self.partitions.items():
-            if planned.fingerprint:
-                found[partition] = planned.fingerprint
-        return found
+        return known_values(self.partitions, lambda planned: planned.fingerprint)
 
     @cached_property
     def topic_ids(self) -> Mapping[str, str]:
         """The known ids of topics."""
-        return {name: topic.id for name, topic in self.topics.items() if topic.id is not None}
+        return known_values(self.topics, lambda topic: topic.id)
 
     @cached_property
     def creation_ids(self) -> Mapping[str, str]:
         """The known ids of the topics' znodes."""
-        found = {}
-        for name, topic in self.topics.items():
-            if topic.creation_id is not None:
-                found[name] = topic.creation_id
-        return found
+        return known_values(self.topics, lambda topic: topic.creation_id)
 
     @property
     def backfill(self) -> str | None:

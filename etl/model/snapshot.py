@@ -27,6 +27,7 @@ from etl.model.partitions import (
     PartitionOffsets,
     Retention,
     TopicPartition,
+    known_values,
 )
 from etl.model.plans import (
     CommitResult,
@@ -531,9 +532,7 @@ class Snapshot:
     @cached_property
     def leaders(self) -> Mapping[TopicPartition, Leader]:
         """The leaders of the partitions that have one."""
-        return {
-            partition: found.leader for partition, found in self.partitions.items() if found.leader
-        }
+        return known_values(self.partitions, lambda partition: partition.leader)
 
     @cached_property
     def left_out(self) -> Mapping[TopicPartition, PartitionOffsets]:
@@ -547,52 +546,32 @@ class Snapshot:
     @cached_property
     def paused(self) -> Mapping[TopicPartition, Pause]:
         """The pauses of the partitions that are left out for them."""
-        found = {}
-        for topic_partition, partition in self.partitions.items():
-            if partition.pause:
-                found[topic_partition] = partition.pause
-        return found
+        return known_values(self.partitions, lambda partition: partition.pause)
 
     @cached_property
     def owners(self) -> Mapping[TopicPartition, str]:
         """The owners of partitions that others own."""
-        found = {}
-        for topic_partition, partition in self.partitions.items():
-            if partition.owner is not None:
-                found[topic_partition] = partition.owner
-        return found
+        return known_values(self.partitions, lambda partition: partition.owner)
 
     @cached_property
     def committed(self) -> Mapping[TopicPartition, Committed]:
         """The committed offsets of partitions that have one."""
-        found = {}
-        for topic_partition, partition in self.partitions.items():
-            if partition.committed:
-                found[topic_partition] = partition.committed
-        return found
+        return known_values(self.partitions, lambda partition: partition.committed)
 
     @cached_property
     def bytes_per_offset(self) -> Mapping[TopicPartition, float]:
         """Average bytes per offset, of partitions whose broker reports sizes."""
-        found = {}
-        for topic_partition, partition in self.partitions.items():
-            if partition.bytes_per_offset is not None:
-                found[topic_partition] = partition.bytes_per_offset
-        return found
+        return known_values(self.partitions, lambda partition: partition.bytes_per_offset)
 
     @cached_property
     def topic_ids(self) -> Mapping[str, str]:
         """The known ids of topics."""
-        return {name: topic.id for name, topic in self.topics.items() if topic.id is not None}
+        return known_values(self.topics, lambda topic: topic.id)
 
     @cached_property
     def creation_ids(self) -> Mapping[str, str]:
         """The known ids of the topics' znodes."""
-        found = {}
-        for name, topic in self.topics.items():
-            if topic.creation_id is not None:
-                found[name] = topic.creation_id
-        return found
+        return known_values(self.topics, lambda topic: topic.creation_id)
 
     @cached_property
     def missing_topics(self) -> frozenset[str]:

@@ -335,6 +335,8 @@ class FakeBroker:
                     has_asked = True
                     key, version = struct.unpack_from(">hh", request)
                     self.requests.append((key, version))
+                    if key not in _ANSWERS:
+                        return  # a broker hangs up on a request that it does not know
                     response = self._answer(key, version, request)
                     act = self.script[key].popleft() if self.script[key] else as_it_is
                     act(connection, response)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient, KazooState, TransactionRequest
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.security import make_digest_acl
 
 from etl.errors import (
@@ -328,6 +328,26 @@ def test_a_chroot_of_several_parts_is_made(server: embedded.ZooKeeper) -> None:
         assert zookeeper.create("/x/y", b"7")
     with ZooKeeper(server.connect + "/") as root:
         assert root.read(chroot + "/x/y") == (b"7", 0)
+
+
+@pytest.mark.parametrize("request_name", ["create", "ensure_path"])
+def test_a_parent_that_another_client_deletes_meanwhile_is_created_again(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, request_name: str
+) -> None:
+    """As a driver does that stored nothing and leaves."""
+    overtaken = [NoNodeError()] * 3
+    request = getattr(zookeeper.client, request_name)
+
+    def deleted_meanwhile(*args: object, **options: object) -> object:
+        if overtaken:
+            raise overtaken.pop()
+        return request(*args, **options)
+
+    monkeypatch.setattr(zookeeper.client, request_name, deleted_meanwhile)
+    zookeeper.ensure("/a/b")
+    assert zookeeper.create("/a/b/c", b"1")
+    assert not overtaken
+    assert zookeeper.read("/a/b/c") == (b"1", 0)
 
 
 def test_put_if_absent_and_compare_and_set_return_their_success(

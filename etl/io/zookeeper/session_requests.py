@@ -330,13 +330,19 @@ class ZooKeeper:
             self.guarded(lambda: self.client.retry(self.client.sync, path), path)
 
     def ensure(self, path: str) -> None:
-        """Create the znode and its missing parents, without payload, including the chroot."""
-        try:
-            self.guarded(lambda: self.client.retry(self.client.ensure_path, path), path)
-        except NoNodeError:  # kazoo creates the last part of a chroot, but not those above it
-            with self.at_root() as root:
-                root.ensure(self.chroot)
-            self.guarded(lambda: self.client.retry(self.client.ensure_path, path), path)
+        """Create the znode and its missing parents, without payload, including the chroot.
+
+        A parent that another client deletes meanwhile is created again.
+        """
+        while True:
+            try:
+                self.guarded(lambda: self.client.retry(self.client.ensure_path, path), path)
+                return
+            except NoNodeError:
+                # kazoo creates the last part of a chroot, but not those above it.
+                if self.chroot:
+                    with self.at_root() as root:
+                        root.ensure(self.chroot)
 
     def create(self, path: str, payload: bytes) -> bool:
         """Create a znode with its parents; False if it exists, with any payload."""
@@ -344,6 +350,10 @@ class ZooKeeper:
             self.client.create(path, payload, makepath=True)
         except NodeExistsError:
             return False
+        except NoNodeError:
+            # Another client deleted a parent after kazoo had created it.
+            self.ensure(path.rpartition("/")[0])
+            return self.create(path, payload)
         except NO_ANSWER as error:
             self.reject_lost_session()
             found = self.read(path)

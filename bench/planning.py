@@ -34,6 +34,7 @@ import yaml
 from kazoo.client import KazooClient
 
 from etl.commands.run import run
+from etl.io.process import collect_garbage_rarely
 from etl.ledger.plan_document import render_plan
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Table
@@ -146,6 +147,7 @@ def one_run(conf: Path, profile: str | None) -> dict[str, Any]:
         worlds.append(NothingRead(world))
         return worlds[-1]
 
+    collect_garbage_rarely()  # as the command does
     profiler = cProfile.Profile(time.process_time) if profile else None
     if profiler:
         profiler.enable()

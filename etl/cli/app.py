@@ -50,6 +50,7 @@ from etl.cli.operator_commands import ledger, offsets, pipelines, plans, table, 
 from etl.cli.record_commands import records
 from etl.cli.replay_commands import backfills, replay
 from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerificationFailed
+from etl.io.process import collect_garbage_rarely
 from etl.model.partitions import BrokerFamily
 
 app = Commands(
@@ -238,6 +239,7 @@ _NOTHING_LOST = "Nothing is lost; the next run continues from what is stored"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors are two lines, or JSON if requested."""
+    collect_garbage_rarely()
     output: Any = Output(sys.stdout)
     with contextlib.redirect_stdout(output):
         for kind in (signal.SIGTERM, signal.SIGINT):

@@ -197,6 +197,9 @@ def split_tasks(
 def _even_pieces(whole: OffsetRange, pieces: int, boundaries: Boundaries) -> Iterator[OffsetRange]:
     start = whole.from_offset
     size = whole.size
+    if size and pieces == 1:
+        yield whole
+        return
     cuts: list[int] = []
     if size:
         cuts = [start + size * i // pieces for i in range(pieces + 1)]

@@ -54,6 +54,12 @@ class Reader:
 
     def unsigned_varint(self) -> int:
         """Read seven bits a byte, low bits first, from at most five bytes (KIP-482)."""
+        if self.left:
+            byte = self._view[self.at]
+            if byte < 0x80:
+                # Nearly every length: metadata has four per partition.
+                self.at += 1
+                return byte
         number = 0
         for shift in range(0, 35, 7):
             byte = self.int8()

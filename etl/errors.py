@@ -186,7 +186,9 @@ class LedgersDisagree(NeedsDecision):
 
 
 class TableAppeared(LedgersDisagree):
-    """There is a table by now, without a commit of ours, and the plan was made when there was none."""
+    """There is a table by now, without a commit of ours, and the plan was made when there was
+    none.
+    """
 
 
 class OffsetMoved(NeedsDecision):

@@ -245,7 +245,9 @@ def document_head() -> dict[str, str]:
 
 
 def begin_document() -> None:
-    """Note that the document is being printed: an error is printed inside it, not as another one."""
+    """Note that the document is being printed: an error is printed inside it, not as another
+    one.
+    """
     _printed.append(None)
 
 

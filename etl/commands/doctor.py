@@ -692,7 +692,9 @@ def diagnose(
     *,
     spark_defaults: SparkDefaults = RunContext().spark_defaults,
 ) -> Diagnosis:
-    """Check everything that a run of this pipeline needs. Problems become lines; nothing is raised."""
+    """Check everything that a run of this pipeline needs. Problems become lines; nothing is
+    raised.
+    """
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, spark_defaults=spark_defaults)
         lines: list[Line] = []

@@ -232,7 +232,10 @@ class TopicsReady:
         if self.unled:
             partition = self.unled[0]
             message = f"{self.summary}; {partition.topic} {partition.key} {partition.unled}"
-            action = f"{partition.held_by}, or set source.on_no_leader: skip to load the other partitions"
+            action = (
+                f"{partition.held_by}, or set source.on_no_leader: skip to load the other "
+                "partitions"
+            )
             return NotYetReadable(message, action=action)
         complete_at = format_time(self.until_ms + round(self.grace_s * 1000))
         return NotReady(

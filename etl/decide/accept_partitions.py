@@ -369,8 +369,8 @@ def _at_of_one(
         )
     if request.at > loaded_until[partition]:
         raise SettingsError(
-            f"Offset {request.at} is above {loaded_until[partition]}, the end of the offsets that were"
-            " read",
+            f"Offset {request.at} is above {loaded_until[partition]}, the end of the offsets that "
+            "were read",
             key="--truncated-at",
             **partition.place,
             action="Check with `etl run CONF --dry-run`",
@@ -702,8 +702,8 @@ def _gone(
     """Return the intervals of rows without records in the log.
 
     `left` is the end of the records that each partition still has.
-    `stale_rows`: those of a replaced plan. It was never executed, so no row has the incarnation that
-    it began; its intervals extend to the records that the partition has lost since.
+    `stale_rows`: those of a replaced plan. It was never executed, so no row has the incarnation
+    that it began; its intervals extend to the records that the partition has lost since.
     """
     kept, earlier = [], []
     begun = {}

@@ -501,8 +501,8 @@ def _held_error(
     offsets_left = ", ".join(parts_left) or "nothing of the interval"
     if part[1] == OFFSETS_END:
         message = (
-            f"The pipeline has loaded this partition from offset {part[0]} on, or its runs load it, "
-            f"and the interval is {interval[0]} to {interval[1]}"
+            f"The pipeline has loaded this partition from offset {part[0]} on, or its runs load "
+            f"it, and the interval is {interval[0]} to {interval[1]}"
         )
     else:
         message = f"The pipeline has loaded offsets {low} to {high}"

@@ -43,13 +43,13 @@ With `commit_when: after_append` (ADR 31) offsets are committed after the append
 that planned it. Any run executes a stored plan, and an offset below the loaded-until offset is
 moved to it. Offsets that both this pipeline and other members read:
 
-    group's offset                plan stored            in the table, not recorded   recorded
-    ---------------------------   --------------------   --------------------------   ----------------
-    as the plan saw it            no commit              unknown: all of it may be    commit rejected
-    as the plan moves it          -                      moved                        moved
-    below the loaded-until        others read so far     all of it may be             others read on
+    group's offset              plan stored            in the table, not recorded   recorded
+    -------------------------   --------------------   --------------------------   ----------------
+    as the plan saw it          no commit              unknown: all of it may be    commit rejected
+    as the plan moves it        -                      moved                        moved
+    below the loaded-until      others read so far     all of it may be             others read on
     offset
-    at or beyond it               others read it all     all of it may be             moved, reported
+    at or beyond it             others read it all     all of it may be             moved, reported
 """
 
 from __future__ import annotations
@@ -468,8 +468,9 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
         action = (
             "Check whether other members of the group read the offsets in "
             f"`etl plans show CONF {number}`, such as {starts_of(plan)[partition]} to "
-            f"{plan.loaded_until[partition]} of {partition}. If they read them, run `etl plans supersede CONF "
-            f"{number} --reason ...`, which leaves the offsets to them. If they did not, add "
+            f"{plan.loaded_until[partition]} of {partition}. If they read them, run `etl plans "
+            f"supersede CONF {number} --reason ...`, which leaves the offsets to them. If they "
+            "did not, add "
             "--assume-offsets-committed, and the next run loads the offsets"
         )
         raise NeedsDecision(message, **partition.place, action=action)
@@ -582,7 +583,9 @@ def duplicate_reads(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice
 def duplicate_reads_after_commit(
     plan: Plan, moved: Collection[TopicPartition]
 ) -> tuple[ReadTwice, ...]:
-    """Return what others read, or will, of a plan in the table with offsets committed for `moved`."""
+    """Return what others read, or will, of a plan in the table with offsets committed for
+    `moved`.
+    """
     if plan.commit.state is not CommitState.AFTER_APPEND_AS_MEMBER:
         return ()
     starts = _starts_for_others(plan)

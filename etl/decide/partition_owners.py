@@ -516,7 +516,8 @@ def reject_rewinding_other_members(
         if partition in plan.loaded_until and is_read_on_by_others(plan, partition, found):
             message = (
                 f"The offsets of plan {plan.number} were committed by a member of the group, and "
-                f"other members have read on since: the committed offset of {render_partition(partition)} is "
+                "other members have read on since: the committed offset of "
+                f"{render_partition(partition)} is "
                 f"{found.offset}, the loaded-until offset is {plan.loaded_until[partition]}"
             )
             action = (
@@ -540,8 +541,9 @@ def describe_rewound(
     for partition, (at, to) in sorted(moves.items()):
         if at is not None and to < (ends.get(partition) or 0) < at:
             sentences.append(
-                f"{render_partition(partition)} ends below the committed offset, which goes back to {to}. If "
-                "the partition was truncated below what other members had read, they have its "
+                f"{render_partition(partition)} ends below the committed offset, which goes back "
+                f"to {to}. If the partition was truncated below what other members had read, they "
+                "have its "
                 f"records from {to} on already, and would have them twice: then set the group's "
                 "offset to the partition's end instead, with the group's own tools"
             )

@@ -582,8 +582,8 @@ def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
         offsets = snapshot.readable.get(r.partition)
         if offsets and r.from_offset < offsets.log_start_offset:
             return (
-                f"{GIVEN_UP}: {r.partition} is planned from {r.from_offset}, and the log now starts at "
-                f"{offsets.log_start_offset}"
+                f"{GIVEN_UP}: {r.partition} is planned from {r.from_offset}, and the log now "
+                f"starts at {offsets.log_start_offset}"
             )
     return None
 
@@ -632,8 +632,8 @@ def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
         f"any more{others}",
         topic=gone[0],
         action=f"Check whether the topic was deleted: then {count} of plan {plan.number}, the "
-        f"first of them {first.partition} from {first.from_offset} to {first.until_offset}, are lost. "
-        "To record them as lost and continue without them, run "
+        f"first of them {first.partition} from {first.from_offset} to {first.until_offset}, are "
+        "lost. To record them as lost and continue without them, run "
         f"`etl plans supersede CONF {plan.number} --reason ...`",
     )
 
@@ -658,8 +658,8 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
         raise BrokerUnreachable(
             f"The partition {partition.unled}, and plan {plan.number}, {state}",
             **partition.place,
-            action=f"{partition.held_by}. {reason}. If they are gone for good, run `etl plans supersede "
-            f"CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...` to continue "
+            action=f"{partition.held_by}. {reason}. If they are gone for good, run `etl plans "
+            f"supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...` to continue "
             "without them",
         )
     if settings.source.on_no_leader is OnNoLeader.FAIL:

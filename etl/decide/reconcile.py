@@ -481,8 +481,8 @@ def _accept_table(
         given_up = "what it lacks of the plans until now is then given up"
         if missing_rows:
             given_up = (
-                f"the rows of plan {plan.number} ({missing_rows:,}), and what it lacks of the plans "
-                "before, are then given up"
+                f"the rows of plan {plan.number} ({missing_rows:,}), and what it lacks of the "
+                "plans before, are then given up"
             )
         return (
             f"{accept}; {given_up}, and loading continues after them{_first_position(plan)}. "

@@ -510,7 +510,8 @@ class Cut:
                 "Check whether an unclean leader was elected, or a broker lost its disk. "
                 "To continue from there"
             )
-        command = f"etl topics accept-changes CONF -p {quoted_partition(self.partition)} {option}--reason ..."
+        partition = quoted_partition(self.partition)
+        command = f"etl topics accept-changes CONF -p {partition} {option}--reason ..."
         action = f"{check}: {command}"
         return PartitionTruncated(
             message, **self.partition.place, offset=self.position, action=action

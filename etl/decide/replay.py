@@ -300,8 +300,8 @@ def _describe_read_by_others(
     if not count:
         return ""
     return (
-        f". Other members of the group have read {count:,} {partition.unit}s of them, and the backfill "
-        "loads these, too"
+        f". Other members of the group have read {count:,} {partition.unit}s of them, and the "
+        "backfill loads these, too"
     )
 
 

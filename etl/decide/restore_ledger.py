@@ -231,7 +231,8 @@ def describe_each_move(offsets: Mapping[TopicPartition, tuple[int | None, int]])
         if committed is not None:
             before = str(committed)
         sentences.append(
-            f"{render_partition(partition)}: the committed offset changes from {before} to {restored}"
+            f"{render_partition(partition)}: the committed offset changes from {before} to "
+            f"{restored}"
         )
     return sentences
 

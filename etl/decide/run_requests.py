@@ -20,7 +20,8 @@ Not here: `--until` and `--run-key`, with the rejection of an end in the future
 
 A run never skips offsets. A start bound by time is the start of the pipeline's first plan; later it
 requires that nothing before it is unread. An end bound is the first offset at or after it in each
-partition; a partition without such a record is read to its end and counted (`Bounds.open_partitions`).
+partition; a partition without such a record is read to its end and counted
+(`Bounds.open_partitions`).
 
 The interval of a scheduler's run (Airflow 2.11 and 3.3):
 

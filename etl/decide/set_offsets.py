@@ -540,7 +540,9 @@ class Changed:
 def pauses_of_partitions(
     partitions: Iterable[TopicPartition], pauses: Iterable[Pause]
 ) -> dict[TopicPartition, Pause]:
-    """Return the paused partitions among `partitions`, each with its own pause or that of its topic."""
+    """Return the paused partitions among `partitions`, each with its own pause or that of its
+    topic.
+    """
     by_name = {(pause.topic, pause.partition): pause for pause in pauses}
     if not by_name:
         return {}

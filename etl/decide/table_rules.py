@@ -18,7 +18,8 @@ Rows of the planned topics that no plan of the pipeline loaded:
     before it, accepted as other records          it begins there, in the next incarnation
     before it                                     NeedsDecision
 
-The plan keeps these rows (`TableExpectation.rows_before`), for partitions read later and for `etl verify`.
+The plan keeps these rows (`TableExpectation.rows_before`), for partitions read later and for `etl
+verify`.
 """
 
 from __future__ import annotations
@@ -364,8 +365,8 @@ def reject_other_location(name: str, kept: str, now: str | None) -> None:
 
     action = (
         "Check whether it was moved, renamed, or dropped and recreated. If that is intended, set "
-        "table.name and run `etl table refresh-path CONF`: the next run continues if it is the same "
-        "table, and stops if it is another one"
+        "table.name and run `etl table refresh-path CONF`: the next run continues if it is the "
+        "same table, and stops if it is another one"
     )
     if now is None:
         message = f"The catalog has no table {name} any more, and the pipeline loads into {kept}"
@@ -828,8 +829,9 @@ def unplanned_rows_error(
     elif others:
         more = f", and rows of {others:,} more partitions"
     message = (
-        f"The table holds {first.rows:,} rows of {render_partition(first.partition)} that no plan of this "
-        f"pipeline loaded, from offset {first.from_offset} to {first.until_offset - 1}{more}"
+        f"The table holds {first.rows:,} rows of {render_partition(first.partition)} that no plan "
+        f"of this pipeline loaded, from offset {first.from_offset} to "
+        f"{first.until_offset - 1}{more}"
     )
     if begins is not None:
         start = begins[first.partition]

@@ -362,7 +362,9 @@ class _Story:
         return document
 
     def _run_that_dies(self) -> int:
-        """Start a run that is killed by SIGKILL after its Delta commit, before it commits offsets."""
+        """Start a run that is killed by SIGKILL after its Delta commit, before it commits
+        offsets.
+        """
         command = [sys.executable, "-m", "etl.demo.crash_run", str(self._conf), "commit"]
         with self._screen.status(
             "etl run, to be killed between the table's commit and the offsets"

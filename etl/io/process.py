@@ -75,10 +75,10 @@ def is_dead(driver: DriverNode) -> bool:
     return not _is_alive(driver)
 
 
-# psutil is not used: its create_time() changes when the clock is set, so a living driver would count
-# as dead; it reports neither the boot nor the PID namespace, and with the /proc of another namespace
-# it reports another process. It would detect a reused pid on macOS; here a driver with a reused pid
-# counts as alive there, and its session decides.
+# psutil is not used: its create_time() changes when the clock is set, so a living driver would
+# count as dead; it reports neither the boot nor the PID namespace, and with the /proc of another
+# namespace it reports another process. It would detect a reused pid on macOS; here a driver with a
+# reused pid counts as alive there, and its session decides.
 def _pids() -> str | None:
     """Return the name of this boot and our PID namespace (namespaces(7)); None without /proc."""
     with contextlib.suppress(OSError):

@@ -117,7 +117,9 @@ def past_runs(
 
 
 def _without_snapshots(path: Path, most: int) -> bytes | None:
-    """Return the report up to its snapshot; None if it is empty, gone, or larger than `most` bytes."""
+    """Return the report up to its snapshot; None if it is empty, gone, or larger than `most`
+    bytes.
+    """
     # ValueError: the file is empty. A run that ends now may have removed it.
     with contextlib.suppress(OSError, ValueError):
         with (

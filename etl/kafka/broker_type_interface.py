@@ -173,7 +173,8 @@ class BrokerProtocol(Protocol):
     """The requests of one broker.
 
     Every broker type has `introduction`, `number_of`, `metadata`, `list_offsets`,
-    `offsets_before` and `fetch`. The others raise SettingsError if the broker type, or the version of this broker, lacks them.
+    `offsets_before` and `fetch`. The others raise SettingsError if the broker type, or the version
+    of this broker, lacks them.
     """
 
     least_answer_bytes: int = 4

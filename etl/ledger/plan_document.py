@@ -719,8 +719,8 @@ def render_plan(plan: Plan) -> bytes:
     document = _joined(whole).encode()
     if len(document) > documents.WRITTEN_MAX_BYTES:
         raise SettingsError(
-            f"The plan has {len(plan.loaded_until):,} partitions and needs {len(document):,} bytes, "
-            f"more than {documents.WRITTEN_MAX_BYTES:,}",
+            f"The plan has {len(plan.loaded_until):,} partitions and needs {len(document):,} "
+            f"bytes, more than {documents.WRITTEN_MAX_BYTES:,}",
             key="source.topics",
             action=FEWER_TOPICS,
         )

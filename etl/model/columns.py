@@ -14,7 +14,7 @@ offset; a row loaded from Jafka or Kafka 0.7 by those, broker_id and message_ind
 | headers | null, not an empty list, if the record has none, as in Spark's source |
 | broker_id | Jafka only: the broker |
 | message_index | Jafka only: index of the message in its entry, from 0, nested wrappers in order |
-| incarnation | 0, plus 1 each time an operator accepts that a partition was truncated or recreated |
+| incarnation | 0, plus 1 each time an operator accepts a truncated or recreated partition |
 
 Messages of Jafka have no key, timestamp or headers: these columns are null.
 

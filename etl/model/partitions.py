@@ -253,7 +253,9 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The end offset of a leader epoch in the current leader's log (OffsetForLeaderEpoch, KIP-320)."""
+    """The end offset of a leader epoch in the current leader's log (OffsetForLeaderEpoch,
+    KIP-320).
+    """
 
     asked_epoch: int
     epoch: int
@@ -263,7 +265,9 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Fingerprint of the bytes of a Jafka partition right before an offset: it identifies the log."""
+    """Fingerprint of the bytes of a Jafka partition right before an offset: it identifies the
+    log.
+    """
 
     until_offset: int
     size: int
@@ -411,7 +415,9 @@ def render_intervals(stretches: Iterable[Stretch]) -> str:
 
 
 def parse_interval(text: str) -> Stretch | None:
-    """Parse one interval that `render_intervals` wrote; None for another text or an empty interval."""
+    """Parse one interval that `render_intervals` wrote; None for another text or an empty
+    interval.
+    """
     match = _STRETCH.fullmatch(text)
     if match is None:
         return None

@@ -228,7 +228,9 @@ class Predecessor:
 
 @dataclass(frozen=True, slots=True, order=True)
 class HeldRows:
-    """Rows of one partition and incarnation that the table holds and that no plan of ours loaded."""
+    """Rows of one partition and incarnation that the table holds and that no plan of ours
+    loaded.
+    """
 
     partition: TopicPartition
     incarnation: int
@@ -653,7 +655,9 @@ class Plan:
 
     @property
     def commit_metadata(self) -> str:
-        """Return the metadata with which its offsets are committed in Kafka (`Committed.metadata`)."""
+        """Return the metadata with which its offsets are committed in Kafka
+        (`Committed.metadata`).
+        """
         return f"{self.number}:{self.id}"
 
     def with_commit_state(self, state: CommitState) -> Plan:
@@ -768,7 +772,9 @@ def together(several: Iterable[ByBroker]) -> dict[str, Requests]:
 
 
 def since(before: ByBroker, now: ByBroker) -> dict[str, Requests]:
-    """Return the difference of two readings of one counter; brokers without requests are left out."""
+    """Return the difference of two readings of one counter; brokers without requests are left
+    out.
+    """
     differences = {}
     for broker, requests in now.items():
         more = requests - before.get(broker, NO_REQUESTS)

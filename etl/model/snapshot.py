@@ -359,7 +359,8 @@ class PartitionSnapshot:
     looked_at: tuple[LookedAt, ...] = ()
     """Verified byte offsets: whether an entry begins there."""
     fingerprints: tuple[Fingerprint, ...] = ()
-    """Tail fingerprints of a Jafka partition: at the current end, and where the newest plan has one.
+    """Tail fingerprints of a Jafka partition: at the current end, and where the newest plan has
+    one.
     """
     oldest_unread: OldestRecord | None = None
     """The oldest unread record of a paused partition, if messages have timestamps."""
@@ -405,7 +406,9 @@ class TopicSnapshot:
     retention: Retention | None = None
     """Known of topics with unread offsets. It also explains missing offsets."""
     is_missing: bool = False
-    """True if a stored plan reads it and it no longer exists, whether or not the conf selects it."""
+    """True if a stored plan reads it and it no longer exists, whether or not the conf selects
+    it.
+    """
 
 
 NOTHING_KNOWN_OF_TOPIC = TopicSnapshot()
@@ -686,8 +689,9 @@ class UpToDate:
 
 @dataclass(frozen=True, slots=True)
 class StoredBackfill:
-    """The newest plan is a backfill's and was not appended. It need not be finished: the next plan takes
-    its number, or it stays where there is nothing to read, and the backfill plans that part again.
+    """The newest plan is a backfill's and was not appended. It need not be finished: the next plan
+    takes its number, or it stays where there is nothing to read, and the backfill plans that part
+    again.
     """
 
     plan: Plan

@@ -43,8 +43,8 @@ class FetchOptions:
     backoff_s: float = 0.25
     """Pause before the second of these lookups; it doubles, up to 5 s."""
     fails_on_data_loss: bool = True
-    """Offsets that are gone, and at the end missing ones that nothing explains, are an error. False:
-    read the existing records.
+    """Offsets that are gone, and at the end missing ones that nothing explains, are an error.
+    False: read the existing records.
     """
     generation: str | None = None
     """Broker type or release of brokers that are looked up (`Broker.generation`); None: detected.

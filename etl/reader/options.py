@@ -547,7 +547,7 @@ def _security(options: Mapping[str, str]) -> Security:
             "listener selects one of the addresses that brokers register in ZooKeeper,"
             " and zookeeper is not set",
             option="listener",
-            action="Leave the option out, or give zookeeper in the place of kafka.bootstrap.servers",
+            action="Leave the option out, or give zookeeper in place of kafka.bootstrap.servers",
         )
     if "protocol" in keys:
         keys["protocol"] = keys["protocol"].strip().upper()
@@ -568,7 +568,7 @@ def _zookeeper_access(options: Mapping[str, str]) -> Access:
         raise SettingsError(
             f"{named} is an option of the ZooKeeper connection, and zookeeper is not set",
             option=named,
-            action="Leave the option out, or give zookeeper in the place of kafka.bootstrap.servers",
+            action="Leave the option out, or give zookeeper in place of kafka.bootstrap.servers",
         )
     keys = _conf_keys(options, ZOOKEEPER_SECURITY)
     if "zookeeper_tls" in options:

@@ -174,7 +174,9 @@ class ReadOptions:
     starting: Bounds = Bounds(LogEnd.EARLIEST)
     ending: Bounds = Bounds(LogEnd.LATEST)
     zookeeper: str | None = None
-    """ZooKeeper of the brokers, `host:port,host:port/chroot`. If set, `FetchOptions.bootstrap` is empty."""
+    """ZooKeeper of the brokers, `host:port,host:port/chroot`. If set, `FetchOptions.bootstrap`
+    is empty.
+    """
     physical: bool = False
     """Partitions are physical (`TopicPartition.is_physical`)."""
     late_start_is_latest: bool = False

@@ -174,8 +174,8 @@ def describe_left(old: Plan, plan: Plan) -> list[str]:
         if partition in lost or plan.loaded_until.get(partition) != start:
             continue
         sentences.append(
-            f"Not read by this plan: {partition}: offsets {start} to {old.loaded_until[partition]} of plan "
-            f"{old.number}; its loaded-until offset stays {start}"
+            f"Not read by this plan: {partition}: offsets {start} to {old.loaded_until[partition]} "
+            f"of plan {old.number}; its loaded-until offset stays {start}"
         )
     return sentences
 
@@ -193,8 +193,8 @@ def describe_continuation(
     if planned > loaded:
         reached += f" and planned up to {planned}"
     return (
-        f"{partition} continues at {plan.loaded_until[partition]}. The former log was {reached}; records after "
-        "that are lost, and their number is unknown"
+        f"{partition} continues at {plan.loaded_until[partition]}. The former log was {reached}; "
+        "records after that are lost, and their number is unknown"
     )
 
 
@@ -213,8 +213,8 @@ def describe_stale_rows(stale_rows: Iterable[StaleRows]) -> Iterator[str]:
     """Describe rows of records that the brokers lost: a sentence per interval."""
     for one in stale_rows:
         yield (
-            f"{one.partition}: rows of offsets {one.from_offset} to {one.until_offset} with incarnation "
-            f"{one.incarnation} are of records that Kafka lost; they stay in the table"
+            f"{one.partition}: rows of offsets {one.from_offset} to {one.until_offset} with "
+            f"incarnation {one.incarnation} are of records that Kafka lost; they stay in the table"
         )
 
 
@@ -352,8 +352,8 @@ def describe_open(snapshot: Snapshot) -> Iterator[str]:
         count = sum(snapshot.readable[partition].held_back for partition in partitions)
         verb = "waits" if count == 1 else "wait"
         yield (
-            f"{topic} {named_keys(partitions)}: {counted(count, 'offset')} below the high watermark "
-            f"{verb} for {transaction}"
+            f"{topic} {named_keys(partitions)}: {counted(count, 'offset')} below the high "
+            f"watermark {verb} for {transaction}"
         )
 
 

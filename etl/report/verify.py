@@ -73,7 +73,8 @@ class Proof:
             partition = topic_partition.findings.audited.partition
             if topic_partition.findings.missing and topic_partition.is_right:
                 removed.append(
-                    f"{partition}: {topic_partition.missing.summary}, as policy or an operator allows"
+                    f"{partition}: {topic_partition.missing.summary}, as policy or an operator "
+                    "allows"
                 )
             if topic_partition.doubt.offsets and topic_partition.doubt.allowed:
                 accepted.append(
@@ -178,8 +179,9 @@ class Proof:
         start, until = self.double_spans[audited]
         topic = shlex.quote(audited.partition.topic)
         replay = (
-            f"Run `etl replay CONF -p {topic}:{audited.partition.key} --from {start} --until {until} "
-            "--reason ...`: it reads these offsets again and replaces their rows by one per record"
+            f"Run `etl replay CONF -p {topic}:{audited.partition.key} --from {start} --until "
+            f"{until} --reason ...`: it reads these offsets again and replaces their rows by one "
+            "per record"
         )
         if not self.by_others:
             return replay
@@ -220,8 +222,8 @@ class Proof:
             columns = [f"{name} {_sql_text(value)}" for name, value in row.items()]
             first.append(", ".join(columns))
         return (
-            f"{self.without_partition:,} rows name no record of a partition (first: {'; '.join(first)})"
-            f"{self._transform_note}"
+            f"{self.without_partition:,} rows name no record of a partition (first: "
+            f"{'; '.join(first)}){self._transform_note}"
         )
 
     @property

@@ -124,13 +124,17 @@ def configured_family(source: SourceSettings) -> str | None:
 
 
 class Discovery:
-    """Finds brokers, topics and leaders of a conf. Raises errors of ZooKeeper and of the brokers."""
+    """Finds brokers, topics and leaders of a conf. Raises errors of ZooKeeper and of the
+    brokers.
+    """
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
         self._settings, self._source, self._zookeeper = settings, settings.source, zookeeper
 
     def registered(self) -> Mapping[int, Broker]:
-        """Return the brokers in ZooKeeper by id; none if the conf has `source.bootstrap_servers`."""
+        """Return the brokers in ZooKeeper by id; none if the conf has
+        `source.bootstrap_servers`.
+        """
         if self._source.bootstrap_servers is not None:
             return {}
         brokers = registered_brokers(

@@ -156,8 +156,8 @@ class GroupOffsets:
         *,
         share: Callable[[], MemberAssignment | None] = lambda: None,
     ) -> Mapping[TopicPartition, Committed]:
-        """Commit the plan's positions of `partitions` (by default all that change); return the offsets
-        then. `share`: the member's assignment in Kafka; None: no member.
+        """Commit the plan's positions of `partitions` (by default all that change); return the
+        offsets then. `share`: the member's assignment in Kafka; None: no member.
         """
         if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
             return self.group.commit(plan, partitions)
@@ -195,7 +195,8 @@ class GroupOffsets:
         still its own; return the committed offsets.
 
         In Kafka by the plan's own membership with today's epoch (`unbroken`), never by a later one;
-        `partitions`, which a later run finds, as `share`. `unsure`: see `FencedOffsetCommit.hand_over`.
+        `partitions`, which a later run finds, as `share`. `unsure`: see
+        `FencedOffsetCommit.hand_over`.
         """
         to_commit = plan.offsets_to_move if partitions is None else partitions
         wanted = sorted(to_commit)

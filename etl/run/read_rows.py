@@ -128,7 +128,9 @@ def _nothing() -> None:
 def follow(
     spark: SparkSession, plan_id: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]
 ) -> Following:
-    """Follow the tasks of this session's executors, which reach the driver at `spark.driver.host`."""
+    """Follow the tasks of this session's executors, which reach the driver at
+    `spark.driver.host`.
+    """
     host = spark.conf.get("spark.driver.host", None) or "127.0.0.1"
     return Following(
         plan_id,
@@ -335,7 +337,9 @@ def writer_of(plan: Plan, settings: Settings) -> Chosen:
 
 
 def check_rows(plan: Plan, settings: Settings) -> None:
-    """Check what prevents the plan's rows from being written, without Spark. Raises as `writer_of`."""
+    """Check what prevents the plan's rows from being written, without Spark. Raises as
+    `writer_of`.
+    """
     writer_of(plan, settings)
     if plan.ranges or plan.table.id is None:
         fitting_arrow_transform(settings)

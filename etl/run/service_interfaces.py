@@ -176,8 +176,8 @@ class Services(Protocol):
     ) -> Mapping[TopicPartition, Committed]:
         """Commit the plan's offsets by compare-and-set; return the offsets that changed.
 
-        `partitions`: commit these partitions only. For a member's plan (AFTER_APPEND_AS_MEMBER) only
-        partitions that its membership, or today's, still owns are committed.
+        `partitions`: commit these partitions only. For a member's plan (AFTER_APPEND_AS_MEMBER)
+        only partitions that its membership, or today's, still owns are committed.
         """
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:

@@ -99,7 +99,9 @@ def _commit(services: LiveServices, plan: Plan, app_id: str) -> Result:
 
 
 def _adopt_plan_of_table(services: LiveServices, stored: Plan, app_id: str) -> None:
-    """Write the table's plan into the ledger if it differs from the ledger's plan of that number."""
+    """Write the table's plan into the ledger if it differs from the ledger's plan of that
+    number.
+    """
     table = read_table(services.settings.table.path, app_id, known=None)
     metadata = table.metadata if table else None
     if metadata is None or metadata.document is None or metadata.plan_id == stored.id:

@@ -112,7 +112,9 @@ def _reject_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
 
 
 def said_of(error: Exception) -> str:
-    """Describe one of NOT_YAML with its position, without the line, which may contain a password."""
+    """Describe one of NOT_YAML with its position, without the line, which may contain a
+    password.
+    """
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     description = ", ".join(filter(None, (error.context, error.problem)))
@@ -143,7 +145,9 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def reference_at(document: Any, loc: Sequence[int | str]) -> str | None:
-    """Return the string at a place of the file as written, if it contains a reference; else None."""
+    """Return the string at a place of the file as written, if it contains a reference; else
+    None.
+    """
     for part in loc:
         children = document
         if isinstance(document, list):

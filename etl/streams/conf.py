@@ -127,7 +127,8 @@ class Group:
         known = [strategy.value for strategy in Strategy] if in_zookeeper else list(STRATEGIES)
         if self.assignment_strategy not in known:
             raise SettingsError(
-                f"A group with membership {membership.value} has no strategy {self.assignment_strategy!r}",
+                f"A group with membership {membership.value} has no strategy "
+                f"{self.assignment_strategy!r}",
                 key="assignment_strategy",
                 action=f"Use one of {', '.join(known)}",
             )

@@ -435,7 +435,8 @@ class Positions:
         if uncommitted:
             if self._start is None:
                 raise NeedsDecision(
-                    "The group has no committed offset of the partition, and auto_offset_reset is None",
+                    "The group has no committed offset of the partition, and auto_offset_reset is "
+                    "None",
                     **uncommitted[0].place,
                     action="Call seek(), or pass auto_offset_reset=earliest or latest",
                 )

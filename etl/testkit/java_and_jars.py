@@ -182,7 +182,8 @@ def _without_vector(java: Path) -> Path:
     return home
 
 
-_PASSWORD = "changeit"  # Java's own default: the store holds nothing secret, the digest only guards against damage
+# Java's own default: the store holds nothing secret, the digest only guards against damage.
+_PASSWORD = "changeit"
 _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 _SALT = b"Mighty Aphrodite"
 
@@ -396,7 +397,8 @@ def _ivy_file(wanted: Sequence[Artifact], leave_out: Iterable[str]) -> str:
     return (
         "<ivy-module version='2.0'><info organisation='offset-range-etl' module='jars'/>"
         f"<configurations><conf "
-        f"name='default'/></configurations><dependencies>{dependencies}{left_out}{pinned}</dependencies></ivy-module>"
+        f"name='default'/></configurations><dependencies>{dependencies}{left_out}{pinned}"
+        "</dependencies></ivy-module>"
     )
 
 

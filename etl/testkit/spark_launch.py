@@ -217,7 +217,9 @@ def submit_command(*arguments: str) -> list[str]:
 
 
 def submit_environment() -> dict[str, str]:
-    """An environment for `submit_command`: JAVA_HOME and SPARK_HOME as everything here uses them."""
+    """An environment for `submit_command`: JAVA_HOME and SPARK_HOME as everything here uses
+    them.
+    """
     return {
         **java_environment(),
         "SPARK_HOME": str(spark_home()),

@@ -130,7 +130,8 @@ class ClassicProtocol:
         if self._identity is None:
             self._join()
         elif self._state.pause():
-            # The assignment may be released during the metadata request, so `holds` is read after it.
+            # The assignment may be released during the metadata request, so `holds` is read after
+            # it.
             if self._has_other_partitions() or (self._is_rejoin_due and not self._state.holds):
                 self._rejoin_unless_held()
             else:

@@ -194,7 +194,9 @@ class StoredOffsets:
     def _commits(
         self, wanted: Mapping[TopicPartition, Committed]
     ) -> Iterator[tuple[str, Sequence[TopicPartition]]]:
-        """Yield plan_name and partitions of each commit, as many as a coordinator accepts at once."""
+        """Yield plan_name and partitions of each commit, as many as a coordinator accepts at
+        once.
+        """
         by_plan: dict[str, list[TopicPartition]] = {}
         for partition in sorted(wanted):
             by_plan.setdefault(wanted[partition].metadata or "", []).append(partition)

@@ -613,7 +613,8 @@ class SimpleConsumer(GroupOffsets):
         host, port           address of the broker
         connect_timeout_s    timeout of a connect
         request_timeout_s    timeout of a call with connect and handshake; a fetch may take
-                             `fetch_max_wait_ms` longer, and so may a call after a throttled response
+                             `fetch_max_wait_ms` longer, and so may a call after a throttled
+                             response
         max_response_bytes   larger responses are rejected before memory is reserved
         generation           broker type or release (`Broker.generation`); None: detected
         idle_connections     pool to take a connection from and to return it to with `close`;

@@ -132,7 +132,9 @@ def _create(probe: TablePath, start: threading.Barrier) -> _Attempt:
 
 
 def _remove(probe: TablePath) -> None:
-    """Delete the probe's files, then the directories that HDFS has. What cannot be deleted stays."""
+    """Delete the probe's files, then the directories that HDFS has. What cannot be deleted
+    stays.
+    """
     with contextlib.suppress(Exception):
         folder = table_folder(probe)
         for name in (*folder.named("*.json"), "_delta_log", ""):

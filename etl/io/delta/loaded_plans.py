@@ -407,8 +407,8 @@ def _state_of(
     since: list[Commit] = []
     if in_table is not None:
         metadata, since = find_commit(files, version, app_id, in_table, known)
-    # RESTORE, DELETE and an overwrite keep the transaction version: only the commits since ours show
-    # that rows are gone. The table is read before and after an append.
+    # RESTORE, DELETE and an overwrite keep the transaction version: only the commits since ours
+    # show that rows are gone. The table is read before and after an append.
     foreign = _foreign(since, app_id, path)
 
     # A first plan has no recorded commit to start from: of two pipelines that begin together only

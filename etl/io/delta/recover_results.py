@@ -213,7 +213,9 @@ def key_columns(table: DeltaTable, *, physical: bool) -> dict[str, str] | None:
 
 
 def actions_of(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield the table's files with their partition values, and with statistics if the log has any."""
+    """Yield the table's files with their partition values, and with statistics if the log has
+    any.
+    """
     import pyarrow
 
     found = pyarrow.table(table.get_add_actions())
@@ -396,7 +398,9 @@ def recount_commit(
     ranges: Sequence[OffsetRange],
     incarnations: Incarnations = NO_INCARNATIONS,
 ) -> tuple[RangeResult, ...] | None:
-    """Return the same from the commit's own files only; None if they are gone or cannot be counted."""
+    """Return the same from the commit's own files only; None if they are gone or cannot be
+    counted.
+    """
     try:
         found = files_of_commit(path, delta_version, physical=_are_physical(ranges))
         if found is None:

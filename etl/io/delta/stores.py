@@ -459,7 +459,9 @@ def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
 
 
 def _no_file_system(text: str, path: str) -> SettingsError | None:
-    """Return the error for a URL that delta-rs supports and Spark does not, by a Java stack trace."""
+    """Return the error for a URL that delta-rs supports and Spark does not, by a Java stack
+    trace.
+    """
     found = _NO_FILE_SYSTEM.search(text)
     if found is None:
         return None
@@ -520,7 +522,9 @@ def unknown_store(error: BaseException, path: str) -> SettingsError | None:
 
 
 def not_supported(error: BaseException, path: str) -> NotOurTable | None:
-    """Return the error for a table that delta-rs cannot read or commit to, recognised by its text."""
+    """Return the error for a table that delta-rs cannot read or commit to, recognised by its
+    text.
+    """
     if not _UNSUPPORTED.search(str(error)):
         return None
     return NotOurTable(
@@ -617,5 +621,7 @@ def _obstacle_in(error: BaseException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception, without delta-rs' colours; its class if it is empty."""
+    """Return the first line of an exception, without delta-rs' colours; its class if it is
+    empty.
+    """
     return _COLOURS.sub("", str(error)).strip().split("\n", 1)[0] or type(error).__name__

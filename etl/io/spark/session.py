@@ -427,7 +427,9 @@ _ENDS_WITHIN_S = 30
 
 
 def end_jvm() -> None:
-    """End the JVM after its session's `stop`, unless spark-submit started it or it has a session."""
+    """End the JVM after its session's `stop`, unless spark-submit started it or it has a
+    session.
+    """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # there is no public access to it

@@ -184,10 +184,10 @@ class ConsumerGroup:
     ) -> dict[TopicPartition, Committed]:
         """Commit the loaded-until offsets of a plan; return the committed offsets.
 
-        `partitions`: None for all partitions that change. Compare-and-set on what the plan observed, in
-        as few `multi` as fit, all sent before the first answer is awaited. Raises OffsetMoved if
-        another client moved an offset, SessionLost if the session ended since `driving` began,
-        CommitUnknown without an answer.
+        `partitions`: None for all partitions that change. Compare-and-set on what the plan
+        observed, in as few `multi` as fit, all sent before the first answer is awaited. Raises
+        OffsetMoved if another client moved an offset, SessionLost if the session ended since
+        `driving` began, CommitUnknown without an answer.
         """
         if partitions is None:
             partitions = plan.offsets_to_move
@@ -443,8 +443,8 @@ class HandOver:
         size = size_of(parts) + len(parts) * len(self._zookeeper.chroot)
         if size > REQUEST_MAX_BYTES - _PLAN_BYTES:
             raise SettingsError(
-                f"The offset commit of {partitions:,} partitions needs a request of {size:,} bytes, "
-                "more than ZooKeeper's limit of a megabyte",
+                f"The offset commit of {partitions:,} partitions needs a request of {size:,} "
+                "bytes, more than ZooKeeper's limit of a megabyte",
                 key="source.topics",
                 action="Set fewer topics in this conf and the others in another one, "
                 "or start more members, so that the assignment is smaller",

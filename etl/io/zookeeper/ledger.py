@@ -461,8 +461,8 @@ class PlanLedger:
         """Store plan N before its first fetch, if N is free.
 
         The transaction includes the uid of a new pipeline and the parts `also`, all or nothing. If
-        the plan adds a topic and `pipelines_version` is given, the group's znode must still have that
-        version. `is_after_record`: the result of plan N - 1 was recorded, and must still be.
+        the plan adds a topic and `pipelines_version` is given, the group's znode must still have
+        that version. `is_after_record`: the result of plan N - 1 was recorded, and must still be.
         Otherwise a ledger that is restored from a copy meanwhile would get a plan after plans that
         it does not know (ADR 39). Raises Owned if another driver stored another plan N, another
         pipeline of the group added a topic, or a znode of `also` was written meanwhile.

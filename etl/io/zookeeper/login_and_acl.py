@@ -147,7 +147,9 @@ def _connected(host: str, port: int, access: Access, timeout_s: float) -> socket
 
 @contextlib.contextmanager
 def _telling(address: str) -> Iterator[None]:
-    """Context manager: from TLS 1.3 on a server rejects a client certificate after the handshake."""
+    """Context manager: from TLS 1.3 on a server rejects a client certificate after the
+    handshake.
+    """
     try:
         yield
     except ssl.SSLError as error:
@@ -201,7 +203,8 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         Raises OSError, after which kazoo tries the next server. Raises AuthFailedError, after which
         kazoo ends, once each server has rejected the handshake and none ever accepted it.
         """
-        # For a server's own commands kazoo passes its port as hostname (login_and_acl.py, `command`).
+        # For a server's own commands kazoo passes its port as hostname (login_and_acl.py,
+        # `command`).
         if isinstance(hostname, str):
             self._hosts[address] = hostname
         host = self._hosts.get(address, address[0])

@@ -24,6 +24,7 @@ import struct
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
@@ -416,7 +417,8 @@ class ZooKeeper:
         for depth in range(len(names), 0, -1):
             above = "/" + "/".join(names[:depth])
             try:
-                if self.guarded(lambda: self.client.retry(self.client.exists, above)):  # noqa: B023, called at once
+                exists = partial(self.client.retry, self.client.exists, above)
+                if self.guarded(exists):
                     break
             except PermissionDenied:
                 break

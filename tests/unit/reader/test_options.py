@@ -172,7 +172,7 @@ def test_a_repeated_name_in_an_option_is_rejected_as_ambiguous(
             "kafka.sasl.jaas.config.*sasl_password, which is a reference",
         ),
         ({"kafka.ssl.truststore.location": "x"}, "tls_ca_file, in PEM"),
-        ({"listener": "INSIDE"}, "give zookeeper in the place of kafka.bootstrap.servers"),
+        ({"listener": "INSIDE"}, "give zookeeper in place of kafka.bootstrap.servers"),
         (
             {"kafka.security.protocol": "SSL", "tls_key_file": "k.pem"},
             "cert_file is missing \\(option tls_\\*\\)\\.",

@@ -7,7 +7,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from etl.airflow.compat import AirflowNotFoundException
+try:
+    from etl.airflow.compat import AirflowNotFoundException
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: run this with the Python of Airflow's environment")
 from etl.airflow.pipeline import missing_references, references_of
 
 try:

@@ -105,6 +105,9 @@ def demo(
     broker_type: Annotated[
         BrokerFamily, typer.Option(help="kafka: one broker of 3.9.1; jafka: two of 3.0.6.")
     ] = BrokerFamily.KAFKA,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep ZooKeeper and broker running until Ctrl-C.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,7 +115,11 @@ def demo(
     from etl.demo.story import run_demo
 
     document = run_demo(
-        records=records, folder=folder, quiet=quiet or as_json, broker_type=broker_type
+        records=records,
+        folder=folder,
+        quiet=quiet or as_json,
+        broker_type=broker_type,
+        keep=keep,
     )
     if as_json:
         print_json(document)
@@ -260,7 +267,8 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
     except typer.TyperException as error:
         # typer has its own copy of click: its errors are no `click.ClickException`.
         message = error.format_message().removesuffix(".")  # names the option
-        settings_error = SettingsError(message, action="Check the arguments with `etl --help`")
+        action = f"Check the arguments with `{_command_of(error)} --help`"
+        settings_error = SettingsError(message, action=action)
         return print_error(settings_error, wants_json)
     except (KeyboardInterrupt, typer.Abort, EOFError):
         return print_error(Stopped(f"Stopped. {_NOTHING_LOST}"), wants_json)
@@ -279,6 +287,16 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
             traceback.print_exc()
         message = f"Bug: {type(error).__name__}: {error}"
         return print_error(EtlError(message, action="Report it with the lines above"), wants_json)
+
+
+def _command_of(error: typer.TyperException) -> str:
+    """Return the command whose arguments are wrong: `etl`, or for example `etl plans show`."""
+    names: list[str] = []
+    context = getattr(error, "ctx", None)  # a usage error has one
+    while context is not None and context.parent is not None:
+        names.insert(0, context.info_name)
+        context = context.parent
+    return " ".join(["etl", *names])
 
 
 def _exit_error(error: SystemExit) -> EtlError:

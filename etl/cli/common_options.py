@@ -273,7 +273,7 @@ def _error_lines(error: EtlError) -> list[str]:
     lines += [f"       {line}" for line in more]
     if error.action:
         lines.append(f"     {error.action}")
-    if error.retriable:
+    if error.retriable and not isinstance(error, Stopped):
         lines.append("     A retry may help")
     return lines
 
@@ -314,8 +314,12 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 OnlyRetained = Annotated[
     bool, typer.Option("--only-retained", help="Leave out records that retention deleted.")
 ]
-From = Annotated[str, typer.Option("--from", metavar="POSITION", help="Start.", show_default=False)]
-Until = Annotated[str, typer.Option("--until", metavar="POSITION", help="End.", show_default=False)]
+POSITION = "an offset, earliest, latest, or a time: 2026-01-31T13:00Z, or -1h (before now)"
+"""Help of an offset or time."""
+START = f"Start, inclusive: {POSITION}."
+END = "End, exclusive; as --from."
+From = Annotated[str, typer.Option("--from", metavar="POSITION", help=START, show_default=False)]
+Until = Annotated[str, typer.Option("--until", metavar="POSITION", help=END, show_default=False)]
 UntilRequired = Annotated[
     str, typer.Option("--until", metavar="TIME", help="End.", show_default=False)
 ]

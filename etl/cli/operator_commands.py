@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from etl.cli.common_options import (
+    POSITION,
     AsJson,
     Commands,
     Conf,
@@ -51,7 +52,6 @@ def _show_decision(decision: DecisionResult, *, dry_run: bool, as_json: bool) ->
 
 
 offsets = Commands(rich_markup_mode=None, help="Where the pipeline stands.")
-POSITION = "an offset, earliest, latest, or a time: 2026-01-31T13:00Z, or -1h (before now)"
 
 
 @offsets.command("show")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import typer
 
 from etl.cli.common_options import (
+    POSITION,
     Commands,
     Conf,
     PartitionOption,
@@ -17,7 +18,7 @@ from etl.cli.common_options import (
     settings_of,
     single,
 )
-from etl.cli.operator_commands import POSITION, parse_where
+from etl.cli.operator_commands import parse_where
 from etl.decide.run_requests import duration
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.settings.choices import StartAt

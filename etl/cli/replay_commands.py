@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from etl.cli.common_options import (
+    END,
+    START,
     AsJson,
     Commands,
     Conf,
@@ -53,11 +55,11 @@ def backfills_run(
     name: BackfillName,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="POSITION", help="Start.", show_default=False),
+        typer.Option("--from", metavar="POSITION", help=START, show_default=False),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="POSITION", help="End.", show_default=False),
+        typer.Option("--until", metavar="POSITION", help=END, show_default=False),
     ] = None,
     partition: OptionalPartitions = None,
     only_unloaded: Annotated[

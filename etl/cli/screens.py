@@ -443,7 +443,7 @@ def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
     unit = "offsets"
     if documents:
         unit = documents[-1]["unit"]
-    names = ["plan", "stored", unit, "rows", "version", "id"]
+    names = ["plan", "kind", "stored", unit, "rows", "version"]
     has_keys = any(plan.get("run_key") for plan in documents)
     if has_keys:
         names.append("run key")
@@ -451,11 +451,11 @@ def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
     for plan in documents:
         row = [
             str(plan["number"]),
+            plan["kind"],
             _minute(plan["created_at"]),
             plan["offsets"],
             plan["rows"],
             _identifier(plan["table_version"]),
-            plan["id"],
         ]
         if has_keys:
             row.append(plan.get("run_key") or "")

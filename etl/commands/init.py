@@ -25,13 +25,16 @@ from etl.errors import EtlError, NeedsDecision, SettingsError, WrongChroot
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.delta.offsets_of_rows import unaccounted_rows
 from etl.io.delta.table_shape import open_table
-from etl.io.zookeeper.broker_registrations import read_cluster_id, read_registrations
+from etl.io.zookeeper.broker_registrations import (
+    chroots_with_brokers,
+    read_cluster_id,
+    read_registrations,
+)
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.request_values import ClusterMetadata
 from etl.ledger.registrations import parse_endpoints
-from etl.ledger.znode_paths import BROKER_IDS
 from etl.model.partitions import BrokerFamily
 from etl.model.security import parse_reference
 from etl.report.describe import counted
@@ -63,7 +66,6 @@ _CHOSEN = frozenset(
 _PREFERRED_PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _METADATA_WAIT_S = 5.0
-_MAX_CHROOTS_TRIED = 100
 
 
 # -- the request and the result
@@ -468,16 +470,12 @@ def _find_broker_type(zookeeper: ZooKeeper) -> BrokerFamily:
 def _describe_chroots(zookeeper: ZooKeeper) -> str:
     """Describe the root and its children with registered brokers; empty if there is none."""
     servers = zookeeper.connect.partition("/")[0]
-    with contextlib.suppress(SettingsError), zookeeper.at_root() as root:
-        names = sorted(root.children("/") or ())[:_MAX_CHROOTS_TRIED]
-        found = []
-        for chroot in ("", *(f"/{name}" for name in names)):
-            if root.children(f"{chroot}{BROKER_IDS}") is not None:
-                found.append(chroot)
-        if found:
-            chroots = ", ".join(chroot or "/" for chroot in found)
-            return f"Pass --zookeeper {servers}{found[0]}. Brokers are registered under {chroots}"
-    return ""
+    found = chroots_with_brokers(zookeeper)
+    if not found:
+        return ""
+    chroot = found[0].rstrip("/")
+    chroots = ", ".join(found)
+    return f"Pass --zookeeper {servers}{chroot}. Brokers are registered under {chroots}"
 
 
 def _selected_topics(

@@ -61,6 +61,7 @@ def _describe_in_list(plan: Plan, applied: CommitResult | None) -> dict[str, Any
         "number": plan.number,
         "id": plan.id,
         "kind": plan.kind.value,
+        "reason": plan.origin.reason,
         "created_at": format_time(plan.origin.created_at_ms),
         "run_key": plan.request.run_key,
         "bounds": plan.request.bounds.said or None,
@@ -328,7 +329,7 @@ def _describe_action(step: NextStep) -> str:
             return f"does nothing: {describe_done_before(step.done_before)}"
         return "finds nothing new"
     if step.action is Action.REPLAY:
-        return f"replays plan {plan.number}, which is stored and not in the table"
+        return f"executes plan {plan.number}, which is stored and not in the table"
     if step.action is Action.SUPERSEDE:
         return f"supersedes plan {plan.number}: {step.reason}"
     if plan.ranges:

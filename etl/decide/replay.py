@@ -114,7 +114,7 @@ def requested_partitions(
             raise SettingsError(
                 f"This pipeline has loaded nothing of {name}",
                 key="--partition",
-                action=f"Check its topics and partitions: {known_topics}",
+                action=f"Pass TOPIC or TOPIC:PARTITION of its topics: {known_topics}",
             )
     partitions = [partition for partition in sorted(last.loaded_until) if wanted.covers(partition)]
     owned = select_keys(snapshot.owners, set(partitions))

@@ -7,6 +7,7 @@ in turn, or Jafka message sets, plain and gzipped.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -16,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -258,10 +260,12 @@ def run_demo(
     folder: Path | None,
     quiet: bool,
     broker_type: BrokerFamily = BrokerFamily.KAFKA,
+    keep: bool = False,
 ) -> dict[str, Any]:
     """Run the demo; return its figures.
 
-    Its servers are stopped, also on Ctrl-C; the directory with the table stays.
+    Its servers are stopped, also on Ctrl-C; the directory with the table stays. `keep`: they run
+    until Ctrl-C.
     """
     source = SOURCES[broker_type]
     home = Path(folder or tempfile.mkdtemp(prefix="etl-demo-")).absolute()
@@ -278,7 +282,12 @@ def run_demo(
     try:
         with source.cluster(servers) as cluster:
             is_started = True
-            return _Story(cluster, source, home, screen).play(records)
+            story = _Story(cluster, source, home, screen)
+            figures = story.play(records)
+            story.end(figures, keep=keep)
+            if keep:
+                _wait_for_interrupt()
+            return figures
     finally:
         if is_started:  # otherwise the error names a log file in it
             shutil.rmtree(servers, ignore_errors=True)
@@ -319,10 +328,10 @@ class _Story:
         repaired = self._etl("run", "commits the offsets of the killed run, and continues")
         nothing = self._etl("run", "finds no new records, and starts no Spark")
         proof = self._etl("verify", "compares every row of the table with the ledger")
-        offsets = self._etl("offsets", "", "show")["partitions"]
+        offsets = self._etl("offsets", "shows where the pipeline stands", "show")["partitions"]
         if not self._screen.quiet:
             show_offsets(offsets)
-        self._end(proof)
+        self._show_proof(proof)
         return {
             "produced": self._produced,
             "in_the_table": proof["found_rows"],
@@ -380,19 +389,42 @@ class _Story:
         )
         return int(signal.SIGKILL)
 
-    def _end(self, proof: dict[str, Any]) -> None:
+    def end(self, figures: Mapping[str, Any], *, keep: bool) -> None:
+        """Print where the files are, and what to do with the servers that run on."""
+        self._screen.print(f"     the table: {figures['table']}")
+        self._screen.print(f"     conf and reports: {figures['conf']}, {self._home / 'reports'}")
+        if not keep:
+            self._screen.print(
+                "     the servers are stopped; with --keep they run on for a pipeline of your own"
+            )
+            return
+        zookeeper = self._cluster.zookeeper_connect
+        self._screen.print(
+            f"     ZooKeeper {zookeeper} and the brokers {self._cluster.bootstrap} run until "
+            "Ctrl-C. In another terminal:"
+        )
+        self._screen.print(f"       etl verify {figures['conf']}")
+        self._screen.print(
+            f"       etl init --zookeeper {zookeeper} --topic {TOPIC} --table warehouse/{TOPIC}"
+        )
+
+    def _show_proof(self, proof: dict[str, Any]) -> None:
         if proof["passed"] and proof["found_rows"] == self._produced:
             same = "each once, none missing"
         else:
             same = "THIS IS WRONG"
         found = f"[bold green]{proof['found_rows']:,}[/] records in the table"
         self._say(f"{found} of {self._produced:,} produced: {same}")
-        self._screen.print(f"     the table: {self._home / 'warehouse' / 'clicks'}")
-        self._screen.print(f"     conf and reports: {self._conf}, {self._home / 'reports'}")
 
     def _say(self, sentence: str) -> None:
         seconds = time.monotonic() - self._began
         self._screen.print(f"[dim]{seconds:5.1f} s[/]  {sentence}", markup=True)
+
+
+def _wait_for_interrupt() -> None:
+    """Return on Ctrl-C or SIGTERM, which is how the servers are ended."""
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from etl.errors import EtlError
@@ -11,8 +12,11 @@ from etl.testkit.class_archive import make_archive
 from etl.testkit.java_and_jars import cache_folder, delta_jars, find_java
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Fetch and build all files, print their paths, and return the exit code."""
+    if arguments:
+        print(f"usage: python -m etl.testkit\n{__doc__}", file=sys.stderr)
+        return 2
     try:
         print(f"java: {find_java()}")
         print(f"jars: {cache_folder() / 'jars'} (60 MB, fetched once)", flush=True)
@@ -31,4 +35,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

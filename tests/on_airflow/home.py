@@ -23,7 +23,7 @@ for file in (
     ROOT / "tests" / "on_airflow" / "quick_dags.py",
 ):
     shutil.copy(file, DAGS)
-for file in (ROOT / "conf").glob("*.yaml"):
+for file in (ROOT / "conf" / "examples").glob("*.yaml"):
     shutil.copy(file, CONF)
 ENVIRONMENT = StandIn(HOME / "environment")
 os.environ.update(

@@ -355,7 +355,7 @@ class CoordinatorConnection:
                 with closing(self._connect(host, port, self._answers_in_s)) as broker:
                     found = broker.send(lambda protocol: protocol.groups.coordinator(self._group))
             except BrokerUnreachable as error:
-                failures.append(str(error))
+                failures.append(f"{host}:{port}: {error.message}")
                 continue
             if found.refusal is not None:
                 raise found.refusal.error(
@@ -364,7 +364,8 @@ class CoordinatorConnection:
             return found
         raise BrokerUnreachable(
             f"No broker answers: {'; '.join(failures)}",
-            action="Check that brokers run at these addresses",
+            action="Check that brokers run at these addresses, which bootstrap_servers names or which "
+            "are registered in ZooKeeper",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

@@ -159,10 +159,11 @@ class Brokers:
             try:
                 return ask(self.consumer(host, port))
             except BrokerUnreachable as error:
-                failures.append(str(error))
+                failures.append(f"{host}:{port}: {error.message}")
         raise BrokerUnreachable(
             f"No broker answers: {'; '.join(failures)}",
-            action="Check that brokers run at these addresses",
+            action="Check that brokers run at these addresses, which bootstrap_servers names or which "
+            "are registered in ZooKeeper",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

@@ -17,10 +17,11 @@ registers itself before the partition counts of its topics.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
+from etl.errors import CorruptData, EtlError, SettingsError, WrongChroot, ZooKeeperUnreachable
 from etl.io.zookeeper.session_requests import ZooKeeper, payload_of_each
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.ledger.registrations import (
@@ -47,6 +48,8 @@ from etl.ledger.znode_paths import (
 from etl.model.partitions import Broker, BrokerFamily, Leader, TopicPartition
 from etl.model.security import OPEN, Security
 
+_MAX_CHROOTS_TRIED = 100
+_MAX_CHROOTS_SHOWN = 5
 _BROKER_TYPES: Mapping[BrokerFamily, str] = {
     BrokerFamily.KAFKA: "Kafka 0.8 or later",
     BrokerFamily.JAFKA: "Jafka or Kafka 0.7",
@@ -144,6 +147,17 @@ def _znode_of_topic_config(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
+def chroots_with_brokers(zookeeper: ZooKeeper) -> list[str]:
+    """Return the root and its children under which brokers are registered; empty if unknown."""
+    found = []
+    with contextlib.suppress(EtlError), zookeeper.at_root() as root:
+        names = sorted(root.children("/") or ())[:_MAX_CHROOTS_TRIED]
+        for chroot in ("", *(f"/{name}" for name in names)):
+            if root.children(f"{chroot}{BROKER_IDS}") is not None:
+                found.append(chroot or "/")
+    return found
+
+
 def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str, bytes]:
     """Return broker id -> registration.
 
@@ -154,6 +168,9 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
     ids = zookeeper.children(BROKER_IDS)
     if ids is None:
         action = "Check the chroot at the end of zookeeper.connect"
+        chroots = chroots_with_brokers(zookeeper)[:_MAX_CHROOTS_SHOWN]
+        if chroots:
+            action += f": brokers are registered under {', '.join(chroots)}"
         if dialect is BrokerFamily.KAFKA:
             action += ". For a cluster without ZooKeeper set source.bootstrap_servers"
         raise WrongChroot(

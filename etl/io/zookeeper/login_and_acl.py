@@ -103,14 +103,20 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
         return int(granted.time_out)
 
 
-def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError | None:
-    """Return the error of TLS or login; None: this server reports none."""
+def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError | str | None:
+    """Return why this server grants no session: the error of TLS or login, else a reason in words.
+
+    None: it grants one now.
+    """
     try:
         granted_ms(host, port, access, asked_ms=0, timeout_s=timeout_s)
     except EtlError as error:
         return error
     except (OSError, NoHandshake) as error:
-        return of_encryption(error, host, port, access, timeout_s)
+        expected = of_encryption(error, host, port, access, timeout_s)
+        if expected is not None:
+            return expected
+        return str(getattr(error, "strerror", None) or error) or type(error).__name__
     return None
 
 
@@ -433,7 +439,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         except ConnectionDropped as dropped:
             is_late = isinstance(dropped.__context__, TimeoutError)
             if not self._was_in and not is_late and (host, port) not in self._shut:
-                reason = why_shut(host, port, self._access, LOOKED_AT_S)
+                found = why_shut(host, port, self._access, LOOKED_AT_S)
+                reason = found if isinstance(found, EtlError) else None
                 self._shut[host, port] = reason
                 all_tried = len(self._shut) == len(self.client.hosts)
                 if reason is not None and all_tried and all(self._shut.values()):

@@ -479,12 +479,18 @@ class ZooKeeper:
             return self._refused(error)
         servers = split_connect(self.hosts)[0]
         within_s = min(self._connect_timeout_s, LOOKED_AT_S) / len(servers)
+        reasons = []
         for host, port in servers:
             reason = why_shut(host, port, self._access, within_s)
-            if reason:
+            if isinstance(reason, EtlError):
                 return reason
+            if reason:
+                reasons.append(f"{host}:{port}: {reason}")
+        message = "ZooKeeper does not answer"
+        if reasons:
+            message = f"{message}: {'; '.join(reasons)}"
         return ZooKeeperUnreachable(
-            "ZooKeeper does not answer",
+            message,
             connect=self.hosts,
             action="Check that ZooKeeper runs there, and that zookeeper.connect names it",
         )

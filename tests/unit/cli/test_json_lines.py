@@ -72,7 +72,7 @@ def test_wrong_arguments_are_reported_as_json_too(words: list[str]) -> None:
     [reported] = objects(result.err)
     assert result.code == 2
     assert reported["error"] == "SettingsError"
-    assert reported["action"] == "Check the arguments with `etl --help`"
+    assert reported["action"].startswith("Check the arguments with `etl ")
 
 
 def test_another_format_is_refused_in_text() -> None:

@@ -78,7 +78,7 @@ def test_nothing_that_is_piped_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch)
     lines = seen(monkeypatch, screens.show_doctor, DIAGNOSIS, terminal=False)
     assert [line.endswith(LONG) for line in lines] == [True, True, False]
     assert lines[2].endswith(f"To do: {LONG} /a/path/that/is/long")
-    wide = [{**PLANS[0], "id": "x" * 200}]
+    wide = [{**PLANS[0], "run_key": "x" * 200}]
     [_, line] = seen(monkeypatch, screens.show_plans, wide, terminal=False)
     assert line.endswith("x" * 200) and line.startswith("11999")
 

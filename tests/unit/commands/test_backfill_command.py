@@ -33,7 +33,7 @@ from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld
 
 LATEST = settings_of(starting_offsets="latest")
-NEW = "backfills run conf/clicks.yaml old --from 0 --until 3".split()
+NEW = "backfills run conf/examples/clicks.yaml old --from 0 --until 3".split()
 LOG = TopicPartition("clicks", 0)
 REQUESTED = Backfill(
     "old",

@@ -79,7 +79,7 @@ def command(
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def run(*options: str) -> Any:
-        return run_etl(*request.param.split(), "conf/clicks.yaml", *arguments, *options)
+        return run_etl(*request.param.split(), "conf/examples/clicks.yaml", *arguments, *options)
 
     return run, done, effects
 
@@ -125,7 +125,7 @@ def test_on_a_terminal_the_operator_sees_the_consequences_and_anything_but_yes_c
 
 
 def test_a_document_begins_with_the_command_and_the_pipeline() -> None:
-    result = run_etl("table", "refresh-path", "conf/clicks.yaml", "--yes", "--json")
+    result = run_etl("table", "refresh-path", "conf/examples/clicks.yaml", "--yes", "--json")
     assert result.code == 2 and list(result.document)[:2] == ["command", "pipeline"]
     assert result.document["command"] == "table refresh-path"
     assert result.document["pipeline"] == "clicks"

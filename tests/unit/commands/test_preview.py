@@ -74,7 +74,7 @@ def with_a_lost_ledger() -> Outside:
     return outside
 
 
-REPLAYS = "the next run replays plan 1, which is stored and not in the table; "
+REPLAYS = "the next run executes plan 1, which is stored and not in the table; "
 CAPPED = settings_of(on_data_loss="skip", limits={"max_records_per_plan": 3})
 
 

@@ -29,7 +29,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 
 REPLAY = (
     "replay",
-    "conf/clicks.yaml",
+    "conf/examples/clicks.yaml",
     "-p",
     "clicks",
     "--reason",
@@ -222,7 +222,7 @@ def test_on_a_terminal_it_shows_the_rows_to_replace_and_executes_only_the_confir
     monkeypatch.setattr(replay, "preview_replay", preview)
     monkeypatch.setattr(replay, "replay_rows", replayed)
     monkeypatch.setattr("sys.stdin", Terminal(answer))
-    words = "replay conf/clicks.yaml -p clicks:0 --reason seen --from 0 --until 3"
+    words = "replay conf/examples/clicks.yaml -p clicks:0 --reason seen --from 0 --until 3"
     with capsys.disabled():
         monkeypatch.setattr("sys.stdout", out)
         assert main(words.split()) == code

@@ -130,10 +130,10 @@ def test_a_key_is_described_by_its_values_and_its_meaning(key: str, values: str)
 
 @pytest.mark.parametrize("name", ["clicks.yaml", "jafka.yaml"])
 def test_an_example_conf_names_the_schema_and_fits_it(name: str) -> None:
-    text = (CONF / name).read_text()
-    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_FILE}\n")
+    text = (CONF / "examples" / name).read_text()
+    assert text.startswith(f"# yaml-language-server: $schema=../{SCHEMA_FILE}\n")
     assert mistakes(yaml.safe_load(text)) == []
-    assert load_settings(CONF / name).source.is_physical == (name == "jafka.yaml")
+    assert load_settings(CONF / "examples" / name).source.is_physical == (name == "jafka.yaml")
 
 
 @pytest.mark.parametrize("word", RIGHT)

@@ -211,9 +211,7 @@ def maintenance_dag(
 
 
 def dag_id_of(kind: str, conf_file: Path) -> str:
-    """Return KIND_CONF, such as `ingest_clicks`. Characters that a DAG id cannot have become
-    `_`.
-    """
+    """Return KIND_CONF, such as ingest_clicks, with `_` for characters that no DAG id has."""
     return f"{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', conf_file.stem)}"
 
 

@@ -1,4 +1,4 @@
-"""The page of `make bench` is made of its results alone; `python -m bench` measures them."""
+"""The page of `make bench` consists of its results alone; `python -m bench` measures them."""
 
 from __future__ import annotations
 
@@ -40,98 +40,27 @@ def page_of(*results: dict[str, Any]) -> list[str]:
 
 
 def test_a_row_has_the_medians_of_its_rounds_and_its_ratios_to_sparks_and_to_the_peers() -> None:
-    page = page_of(
-        {"part": "topics", "workload": "100B-none", "records": 1_000_000, "log_bytes": 112_000_000},
-        *(
-            result_of(
-                "compared",
-                "spark-delta",
-                seconds=s,
-                to_commit=s - 0.5,
-                cpu=4.0,
-                table_bytes=30_000_000,
-            )
-            for s in (4.5, 9.0, 4.0)
-        ),
-        *(
-            result_of(
-                "compared", "arrow", seconds=s, to_commit=s - 0.5, cpu=1.0, table_bytes=20_000_000
-            )
-            for s in (1.0, 0.9, 7.0)
-        ),
-        result_of("compared", "peer", seconds=2.0, to_commit=2.0, cpu=2.0, table_bytes=40_000_000),
-    )
-    assert "1,000,000 records, 100 MB of values; the topic's segments have 112 MB." in page
-    assert (
-        "| Spark's Kafka source -> Delta | 4.00 | 0.25 | 25 |  | 4.50 |  | 40.0 |  |  | 30 |"
-        in page
-    )
-    assert (
-        "| `etl run`, `writer: arrow` | 0.50 | 2.00 | 200 | 8.00 | 1.00 | 4.50 | 10.0 | 0.25 "
-        "| 0.50 | 20 |" in page
-    )
-    assert (
-        "| confluent-kafka + deltalake, one process | 2.00 | 0.50 | 50 | 2.00 | 2.00 | 2.25 "
-        "| 20.0 | 0.50 |  | 40 |" in page
-    )
-
-
-def test_reading_through_tls_has_its_share_of_what_pythons_own_ssl_moves() -> None:
-    def one(kind: str, is_encrypted: bool, mib_s: float) -> dict[str, Any]:
-        return {
-            "part": "encrypted",
-            "kind": kind,
-            "is_encrypted": is_encrypted,
-            "mib_s": mib_s,
-            "mib": 1024.0,
-            "cpu_s": 2.0,
-        }
-
     results = [
-        one("bytes", False, 3000),
-        one("bytes", True, 1000),
-        one("fetches", False, 2000),
-        one("fetches", True, 600),
+        {"part": "topics", "workload": "100B-none", "records": 1_000_000, "log_bytes": 112_000_000}
     ]
-    assert "| bytes | 3,000 | 2.00 |  |  |  |" in page_of(*results[:1]), (
-        "the page is written after each result"
-    )
+    for kind, cpu, table_bytes, rounds in (
+        ("spark-delta", 4.0, 30_000_000, (4.5, 9.0, 4.0)),
+        ("arrow", 1.0, 20_000_000, (1.0, 0.9, 7.0)),
+        ("peer", 2.0, 40_000_000, (2.5,)),
+    ):
+        for seconds in rounds:
+            measured = {"seconds": seconds, "to_commit": seconds - 0.5, "cpu": cpu}
+            results.append(result_of("compared", kind, table_bytes=table_bytes, **measured))
     page = page_of(*results)
-    assert (
-        "| bytes | 3,000 | 2.00 | 1,000 | 2.00 | 1.00 |" in page
-        and "| fetches | 2,000 | 2.00 | 600 | 2.00 | 0.60 |" in page
-    )
-
-
-def test_growth_and_memory_and_small_runs_and_planning_have_tables_of_their_own() -> None:
-    run = {
-        "plan_s": 1.0,
-        "commit_s": 0.5,
-        "process_s": 3.0,
-        "cpu_s": 2.0,
-        "peak_mib": 100.4,
-        "document_bytes": 12_345,
-    }
-    page = page_of(
-        result_of("records", "arrow", seconds=1.0, to_commit=0.5),
-        {**result_of("records", "arrow", seconds=2.0), "records": 2_000_000},
-        result_of("cores", "arrow", seconds=2.0, cores=1),
-        result_of("cores", "arrow", seconds=1.0, cores=2),
-        {**result_of("memory", "arrow", peaks={"worker": 200_000_000}), "records": 50_000},
-        result_of(
-            "memory",
-            "arrow",
-            peaks={"jvm": 900_000_000, "driver": 150_000_000, "worker": 210_000_000},
-        ),
-        {"part": "small", "kind": "bare", "round": 0, "seconds": 10.0, "is_bare": True},
-        {"part": "small", "kind": "ours", "round": 0, "seconds": 12.0, "is_bare": False},
-        {"part": "planning", "kind": "next", "partitions": 10_000, **run},
-    )
-    assert "| `etl run`, `writer: arrow` | 0.50 s, 2.00 | 2.00 s, 1.00 |" in page
-    assert "| `etl run`, `writer: arrow` | 2.00 | 0.50 | 1.00 | 1.00 | 2.00 |" in page
-    assert "| `etl run`, `writer: arrow` | 1,000,000 | 900 | 150 | 210 | 200 | 5 % |" in page
-    assert "| ours | 12.00 | 1.20 |" in page
-    assert "| 10,000 | next | 1.00 | 0.50 | 3.00 | 2.00 | 100 | 12,345 |" in page
+    assert "1,000,000 records, 100 MB of values; the topic's segments have 112 MB." in page
+    rows = [
+        "| Spark's Kafka source -> Delta | 4.00 | 0.25 | 25 |  | 4.50 |  | 40.0 |  |  | 30 |",
+        "| `etl run`, `writer: arrow` | 0.50 | 2.00 | 200 | 8.00 | 1.00 | 4.50 | 10.0 | 0.25 "
+        "| 0.50 | 20 |",
+        "| confluent-kafka + deltalake, one process | 2.00 | 0.50 | 50 | 2.00 | 2.50 | 1.80 "
+        "| 20.0 | 0.50 |  | 40 |",
+    ]
+    assert set(rows) <= set(page)
 
 
 def test_a_failed_measurement_is_reported_and_counts_nowhere() -> None:

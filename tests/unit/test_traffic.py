@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,22 +77,18 @@ def test_a_message_of_kafka_0_8_has_its_own_offset_in_a_wrapper_too(log_of: LogO
 
 
 @pytest.mark.parametrize(
-    "content",
-    [PLAIN[:-1], PLAIN[:-1] + b"x", IN_GZIP[:-1]],
-    ids=["cut off", "changed", "cut off wrapper"],
+    ("traffic", "name", "content"),
+    [
+        (JafkaTraffic(), "00000000000000000000.jafka", PLAIN[:-1]),
+        (JafkaTraffic(), "00000000000000000000.jafka", PLAIN[:-1] + b"x"),
+        (JafkaTraffic(), "00000000000000000000.jafka", IN_GZIP[:-1]),
+        (Kafka08Traffic(), "00000000000000000000.log", OFFSET_100[:-1]),
+        (Kafka08Traffic(), "00000000000000000000.log", OFFSET_100[:-1] + b"x"),
+    ],
+    ids=["cut off", "changed", "cut off wrapper", "cut off 0.8", "changed 0.8"],
 )
-def test_a_damaged_file_of_jafka_is_not_compared_with_anything(
-    log_of: LogOf, content: bytes
+def test_a_damaged_file_is_not_compared_with_anything(
+    log_of: LogOf, traffic: Any, name: str, content: bytes
 ) -> None:
     with pytest.raises(AssertionError):
-        list(JafkaTraffic().rows(log_of({"00000000000000000000.jafka": content})))
-
-
-@pytest.mark.parametrize(
-    "content", [OFFSET_100[:-1], OFFSET_100[:-1] + b"x"], ids=["cut off", "changed"]
-)
-def test_a_damaged_file_of_kafka_0_8_is_not_compared_with_anything(
-    log_of: LogOf, content: bytes
-) -> None:
-    with pytest.raises(AssertionError):
-        list(Kafka08Traffic().rows(log_of({"00000000000000000000.log": content})))
+        list(traffic.rows(log_of({name: content})))

@@ -248,3 +248,23 @@ def test_a_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors_of(target)):
             broken.append(link)
     assert broken == []
+
+
+CONSUMERS = ROOT / "docs" / "adr" / "0029-what-consumers-do.md"
+
+
+ROWS_OF_A_SECTION = (19, 34, 36, 21, 16, 18, 20, 8, 4, 6, 7)
+
+
+_ROW = re.compile(r"\| (\d+\.\d+) \| (.+?) \| (there|refused) \| (.*) ?\|")
+
+
+def test_each_row_of_what_consumers_do_exists_once_with_its_test_or_the_reason_for_none() -> None:
+    lines = [line for line in CONSUMERS.read_text().splitlines() if re.match(r"\| \d", line)]
+    rows = [found for line in lines if (found := _ROW.fullmatch(line))]
+    assert len(rows) == len(lines), "every row has a number, a behaviour, and one of two words"
+    numbers = []
+    for section, count in enumerate(ROWS_OF_A_SECTION, 1):
+        numbers += [f"{section}.{row}" for row in range(1, count + 1)]
+    assert [row[1] for row in rows] == numbers
+    assert [row[1] for row in rows if not row[4].strip()] == []

@@ -1,4 +1,4 @@
-"""Facts about the house that no linter checks: a room that breaks one is named."""
+"""Rules of the code and of the tests that no linter checks: the file that breaks one is named."""
 
 from __future__ import annotations
 
@@ -22,31 +22,9 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 JOB_CEILING_LINES = 40
 HEAVY = (
-    "pyspark",
-    "py4j",
-    "delta",
-    "deltalake",
-    "numba",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "kafka",
-    "kazoo",
-    "jinja2",
-    "prometheus_client",
-)
-BANNED = {
-    "manager",
-    "helper",
-    "helpers",
-    "util",
-    "utils",
-    "handler",
-    "processor",
-    "info",
-    "base",
-    "impl",
-}
+    "pyspark py4j delta deltalake numba numpy pandas pyarrow kafka kazoo jinja2 prometheus_client"
+).split()
+BANNED = set("manager helper helpers util utils handler processor info base impl".split())
 
 
 def place(path: Path) -> str:
@@ -120,24 +98,13 @@ def test_a_job_is_arguments_wiring_and_an_exit_code() -> None:
 
 
 def test_a_test_is_a_sentence() -> None:
-    reported = {
-        place(test): [name for name in read(test).defined if name.startswith("test_")]
-        for test in TESTS
-    }
-    assert (
-        reported
-        and [
-            (file, name)
-            for file, names in reported.items()
-            for name in names
-            if name.count("_") < 4
-        ]
-        == []
-    ), "four words at least"
-    twice = {
-        file: [name for name, count in Counter(names).items() if count > 1]
-        for file, names in reported.items()
-    }
+    short, twice = {}, {}
+    for test in TESTS:
+        names = Counter(name for name in read(test).defined if name.startswith("test_"))
+        short[place(test)] = [name for name in names if name.count("_") < 4]
+        twice[place(test)] = [name for name, count in names.items() if count > 1]
+    assert short
+    assert {file: names for file, names in short.items() if names} == {}, "four words at least"
     assert {file: names for file, names in twice.items() if names} == {}, (
         "a second one of the same name would hide the first"
     )
@@ -149,12 +116,10 @@ def test_no_two_files_of_tests_have_one_name_for_pytest_would_collect_one() -> N
 
 
 def test_what_tests_share_is_in_no_file_of_tests() -> None:
-    named = {place(path): read(path).imported_from for path in (ROOT / "tests").rglob("*.py")}
-    assert {
-        path: found
-        for path, names in named.items()
-        if (found := [name for name in names if ".test_" in name])
-    } == {}
+    importing = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        importing[place(path)] = [name for name in read(path).imported_from if ".test_" in name]
+    assert {path: names for path, names in importing.items() if names} == {}
 
 
 def test_the_installed_version_of_the_package_equals_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The order of the partitions of one consumer: eight polls literally, then each law by itself."""
+"""The order in which a consumer's partitions are fetched and return records."""
 
 from __future__ import annotations
 
@@ -55,29 +55,12 @@ def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -
     turns = rotation(P0, P1)
     turns.add(P0, iter([0, 1]))
     turns.pause([P0])
-    assert (
-        turns.paused == {P0}
-        and turns.to_fetch() == (P1,)
-        and turns.take(9) == {}
-        and not turns.has_records
-    )
+    assert (turns.paused, turns.to_fetch(), turns.take(9)) == ({P0}, (P1,), {})
+    assert not turns.has_records
     turns.add(P1, iter([5]))
     assert turns.take(9) == {P1: [5]}
     turns.resume([P0])
     assert turns.take(9) == {P0: [0, 1]}
-
-
-def test_a_paused_log_without_remaining_records_is_not_fetched() -> None:
-    turns = rotation(P0)
-    turns.pause([P0])
-    assert turns.to_fetch() == ()
-
-
-def test_a_seek_discards_the_fetched_records_and_fetches_again() -> None:
-    turns = rotation(P0)
-    turns.add(P0, iter([0, 1]))
-    turns.drop(P0)
-    assert turns.to_fetch() == (P0,) and turns.take(9) == {}
 
 
 def test_a_revoked_log_returns_nothing_and_the_others_keep_turn_rest_and_pause() -> None:
@@ -92,19 +75,6 @@ def test_a_revoked_log_returns_nothing_and_the_others_keep_turn_rest_and_pause()
     assert turns.take(9) == {P1: [5, 6]}
     turns.assign([P0])
     assert turns.to_fetch() == (P0,) and turns.take(9) == {}, "it comes back without what it had"
-
-
-def test_a_log_with_remaining_records_is_not_fetched() -> None:
-    turns = rotation(P0)
-    turns.add(P0, iter([0]))
-    with pytest.raises(ValueError, match="not returned yet"):
-        turns.add(P0, iter([1]))
-
-
-def test_after_a_response_without_records_its_log_is_fetched_again() -> None:
-    turns = rotation(P0)
-    turns.add(P0, iter(()))
-    assert turns.to_fetch() == (P0,) and not turns.has_records
 
 
 def broken(*before: int) -> Iterator[int]:
@@ -170,3 +140,17 @@ def test_every_record_is_handed_out_once_and_in_the_order_of_its_log_however_ans
         for partition, records in handed_out.items():
             got[partition] += records
     assert got == {partition: list(range(given_[partition])) for partition in partitions}
+
+
+def test_a_partition_is_fetched_if_it_has_no_records_left_and_is_not_paused() -> None:
+    turns = rotation(P0)
+    turns.pause([P0])
+    assert turns.to_fetch() == ()
+    turns.resume([P0])
+    turns.add(P0, iter(()))
+    assert turns.to_fetch() == (P0,) and not turns.has_records, "the response had no records"
+    turns.add(P0, iter([0, 1]))
+    with pytest.raises(ValueError, match="not returned yet"):
+        turns.add(P0, iter([1]))
+    turns.drop(P0)  # as a seek does
+    assert turns.to_fetch() == (P0,) and turns.take(9) == {}

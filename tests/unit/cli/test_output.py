@@ -16,10 +16,7 @@ import pytest
 
 from etl.cli import app, main
 from etl.cli.common_options import output_session, print_note, show
-from etl.commands import pipelines
 from etl.decide.run_requests import DOCUMENT_FILE
-from etl.errors import SettingsError
-from tests.builders import plain_settings
 
 ETL = [sys.executable, "-m", "etl"]
 
@@ -87,13 +84,6 @@ def test_an_error_is_reported_and_has_its_code_if_its_document_cannot_be_written
     assert ran.returncode == 2
     assert b"The conf file does not exist" in ran.stderr
     assert b"Traceback" not in ran.stderr
-
-
-@pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
-def test_an_invalid_pipeline_name_is_rejected_before_any_request_to_zookeeper(name: str) -> None:
-    for command in pipelines.retire, pipelines.resume:
-        with pytest.raises(SettingsError, match="no name of a pipeline"):
-            command(plain_settings(), name, "r")
 
 
 def test_lines_are_json_again_after_a_nested_command(capsys: pytest.CaptureFixture[str]) -> None:

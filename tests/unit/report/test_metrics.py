@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from etl.errors import Owned, TableUnreachable
+from etl.errors import NotOurTable, Owned, TableUnreachable
 from etl.model.partitions import OldestRecord, Retention, TopicPartition
 from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
@@ -196,3 +196,16 @@ def test_paused_lag_is_reported_by_topic_and_lag_beyond_the_bound_in_total(
     assert found["paused_unread"]["clicks"] == 8
     assert found["paused_headroom_seconds"] == {"clicks": 3, metrics.OTHERS: 1}
     assert found["paused_since_timestamp_seconds"]["clicks"] == 5
+
+
+def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_all_the_same() -> (
+    None
+):
+    settings = plain_settings(table={"path": None, "name": "lake.clicks"})
+    report = new_report()
+    report.table_path, report.settings = settings.table.called, settings
+    report.failed(NotOurTable("lake.clicks is a view", key="table.name", action="select from it"))
+    now_ms = report.started_at_ms + 1
+    report.finished(now_ms)
+    assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
+    assert metrics_of(report, now_ms=now_ms, per_partition=False, last_success_s=None)

@@ -1,5 +1,5 @@
-"""What `etl package` makes: a zip that is the package, with what numba compiled, and the command
-that takes it to a cluster.
+"""`etl package`: a zip with the package and its compiled kernels, and the command that submits it to
+a cluster.
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
-"""`etl table maintain` continues only in states in which a run would: removed files cannot be
-restored. The state of a pipeline in `etl pipelines list`.
-"""
+"""`etl table maintain` continues only in states in which a run would: removed files cannot be restored."""
 
 from __future__ import annotations
 
 import pytest
 
-from etl.cli.screens import show_pipelines
 from etl.commands.maintain import reject_table_that_stops_a_run
-from etl.commands.pipelines import State, _state_of
 from etl.errors import LedgersDisagree
-from etl.ledger.registrations import DriverNode
-from etl.model.plans import CommitResult
-from etl.model.snapshot import Ledger, Retirement, Table
-from tests.builders import plain_plan
+from etl.model.snapshot import Table
 from tests.fakes import fake_table
 from tests.fakes.outside import Outside
 from tests.fakes.stories import SETTINGS, crash_at, grow, outside_of, run
@@ -70,49 +63,3 @@ def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
     outside.applied.clear()
     outside.uid = None
     assert observed(outside)
-
-
-PLAN = plain_plan()
-DRIVER = DriverNode("host", 7, None, "run-1")
-
-
-@pytest.mark.parametrize(
-    ("ledger", "retirement", "driver", "state"),
-    [
-        (Ledger(), None, None, State.NO_PLAN),
-        (Ledger("u", PLAN), None, None, State.STORED),
-        (Ledger("u", PLAN, CommitResult(1, "", 3, "t", ())), None, None, State.UP_TO_DATE),
-        (Ledger("u", PLAN), None, DRIVER, State.AT_WORK),
-        (Ledger("u", PLAN), Retirement("moved", 1), None, State.RETIRED),
-        (Ledger("u", PLAN), Retirement("moved", 1, "g/other"), None, State.TAKEN_OVER),
-    ],
-    ids=lambda value: value.value if isinstance(value, State) else None,
-)
-def test_the_state_of_a_pipeline(
-    ledger: Ledger, retirement: Retirement | None, driver: DriverNode | None, state: State
-) -> None:
-    assert _state_of(ledger, retirement, driver) is state
-
-
-def test_a_table_that_is_not_the_confs_is_shown_by_its_id(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    row = {
-        "group": "g",
-        "pipeline": "p",
-        "state": "at work",
-        "newest_plan": 12,
-        "age_s": 90.0,
-        "topics": ["a", "b"],
-        "table": None,
-        "table_id": "5f-7",
-        "driver": "run run-1, pid 7 on host",
-        "retired": None,
-        "paused": [],
-        "backfills": [{"name": "old", "state": "whole"}],
-    }
-    show_pipelines([row])
-    result = capsys.readouterr().out
-    assert (
-        "5f-7" in result and "a, b" in result and "g/p: at work, run run-1, pid 7 on host" in result
-    )

@@ -1,4 +1,4 @@
-"""`etl run --dry-run` announces the next run, and the run then does exactly that."""
+"""`etl run --dry-run` announces what the next run does, and `etl doctor` fails where it stops."""
 
 from __future__ import annotations
 
@@ -128,10 +128,6 @@ def test_a_plan_of_losses_only_is_described_as_abandoning_and_not_as_keeping_sta
     assert report.outcomes[-1][1] == "Plan 2 reads nothing and gives up 2 offsets"
 
 
-# -- doctor agrees with the dry run
-# -----------------------------------------------------------------------------------
-
-
 def stored_in_another_shape() -> tuple[Outside, Settings]:
     return stored_and_grown(), settings_of(isolation_level="read_uncommitted")
 
@@ -179,10 +175,6 @@ def test_the_doctor_reports_topics_without_a_way_to_detect_recreation_and_an_own
     snapshot = FakeWorld(outside, SETTINGS).observe()
     [line] = check_snapshot("x", snapshot, SETTINGS, preview_of)
     assert line.verdict is Verdict.OK
-
-
-# -- the transform, without Spark
-# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which writer appends a plan: decided by plan, table and settings alone."""
+"""Which writer appends a plan follows from the plan, the table and the settings alone."""
 
 from __future__ import annotations
 
@@ -45,6 +45,12 @@ def column_with(key: str, value: str) -> str:
     return f'"nullable": true, "metadata": {{"{key}": {value}}}'
 
 
+NOT_NULL = '"nullable": false, "metadata": {}'
+GENERATED = column_with("delta.generationExpression", '"o + 1"')
+INVARIANT = column_with("delta.invariants", '"{}"')
+IDENTITY = column_with("delta.identity.start", "1")
+
+
 def unasked() -> None:
     raise AssertionError("the table was opened")
 
@@ -64,27 +70,6 @@ def test_ranges_are_appended_by_spark_and_the_table_is_not_opened_for_that(
 ) -> None:
     chosen = choose_writer(plan_of(*RANGES, table_id=table_id), plain_settings(**more), unasked)
     assert isinstance(chosen.writer, SparkWriter)
-
-
-@pytest.mark.parametrize(
-    ("more", "writer"), [(NO_TRANSFORM, EmptyCommit), (TRANSFORM, SparkWriter)]
-)
-def test_a_new_table_is_created_without_spark_if_no_transform_defines_its_columns(
-    more: dict[str, Any], writer: type
-) -> None:
-    assert isinstance(choose_writer(plan_of(), plain_settings(**more), unasked).writer, writer)
-
-
-@pytest.mark.parametrize("more", [NO_TRANSFORM, TRANSFORM])
-@pytest.mark.parametrize(
-    ("features", "writer"), [((), EmptyCommit), (("rowTracking",), SparkWriter)]
-)
-def test_a_plan_without_ranges_takes_spark_only_for_a_table_that_delta_rs_cannot_commit_to(
-    features: tuple[str, ...], writer: type, more: dict[str, Any]
-) -> None:
-    table = table_with(*features)
-    chosen = choose_writer(plan_of(table_id="t"), plain_settings(**more), lambda: table)
-    assert isinstance(chosen.writer, writer)
 
 
 def conf(**table: Any) -> dict[str, Any]:
@@ -151,19 +136,10 @@ UNFIT_TABLES: list[tuple[Any, str]] = [
     (table_with("columnMapping", mode="name"), "column mapping"),
     (table_with(writer=5, mode="id"), "column mapping"),
     (table_with(writer=3, **{"delta.constraints.positive": "offset > 0"}), "constraint positive"),
-    (table_with(writer=2, column='"nullable": false, "metadata": {}'), "column a is NOT NULL"),
-    (
-        table_with("generatedColumns", column=column_with("delta.generationExpression", '"o + 1"')),
-        "column a is generated",
-    ),
-    (
-        table_with("invariants", column=column_with("delta.invariants", '"{}"')),
-        "column a is under an invariant",
-    ),
-    (
-        table_with(writer=6, column=column_with("delta.identity.start", "1")),
-        "column a is an identity column",
-    ),
+    (table_with(writer=2, column=NOT_NULL), "column a is NOT NULL"),
+    (table_with("generatedColumns", column=GENERATED), "column a is generated"),
+    (table_with("invariants", column=INVARIANT), "column a is under an invariant"),
+    (table_with(writer=6, column=IDENTITY), "column a is an identity column"),
 ]
 
 
@@ -228,3 +204,16 @@ def test_partition_values_without_a_unique_text_are_left_to_sparks_writer(
     assert isinstance(
         choose_writer(plan_of(*RANGES), settings, unasked, lambda: made).writer, SparkWriter
     )
+
+
+@pytest.mark.parametrize("more", [NO_TRANSFORM, TRANSFORM])
+def test_without_ranges_spark_is_chosen_only_if_delta_rs_cannot_commit_or_a_transform_has_the_columns(
+    more: dict[str, Any],
+) -> None:
+    settings = plain_settings(**more)
+    new = EmptyCommit if more == NO_TRANSFORM else SparkWriter
+    assert isinstance(choose_writer(plan_of(), settings, unasked).writer, new), "a new table"
+    for features, writer in (((), EmptyCommit), (("rowTracking",), SparkWriter)):
+        table = table_with(*features)
+        chosen = choose_writer(plan_of(table_id="t"), settings, lambda table=table: table)
+        assert isinstance(chosen.writer, writer), features

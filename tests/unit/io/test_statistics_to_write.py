@@ -1,11 +1,14 @@
-"""Statistics in the log for columns of every type: bounds contain each value, and are missing where
-readers differ.
+"""Statistics in the log for columns of every type: bounds contain each value, they are missing where
+readers differ, and delta-rs finds each value by them (pandas, `filters=`).
+`tests/spark/test_data_skipping.py` states the same for Spark.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,14 +17,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
-from etl.errors import SettingsError
+from etl.io.delta.append import ArrowWriter, Destination, Load, append
 from etl.io.delta.data_files import DataFiles
-from etl.io.delta.statistics_to_write import INDEXED_COLUMNS, decimal_bounds
-from etl.model.plans import FileOptions
+from etl.io.delta.loaded_plans import Result
+from etl.io.delta.statistics_to_write import INDEXED_COLUMNS, TEXT_KEPT, decimal_bounds, text_bounds
+from etl.model.plans import FileOptions, Written
+from tests.builders import plain_plan
 
 DEEP = pa.struct([("text", pa.string()), ("real", pa.float64())])
 INNER = pa.struct([("number", pa.int64()), ("deep", DEEP), ("some", pa.list_(pa.int32()))])
@@ -66,28 +72,6 @@ ROWS = st.lists(
     min_size=1,
     max_size=6,
 )
-
-
-def statistics_of(*batches: pa.RecordBatch) -> dict[str, Any]:
-    """The statistics of the file that these batches become, a row group each."""
-    [reported] = statistics_of_each(*batches)
-    return reported
-
-
-def statistics_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The same where there may be a file for each: the first one lacks columns that it has no value
-    in.
-    """
-    with TemporaryDirectory() as folder:
-        schema = batches[0].schema
-        files = DataFiles(
-            FileOptions(folder, tuple(schema.names), row_group_bytes=1, schema=schema)
-        )
-        for batch in batches:
-            files.take(batch)
-        done = files.end()
-        assert all(Path(folder, file.path).is_file() for file in done)
-        return [json.loads(file.stats, parse_constant=pytest.fail) for file in done]
 
 
 def flat(reported: dict[str, Any], *path: str) -> dict[tuple[str, ...], Any]:
@@ -151,32 +135,18 @@ def check_bounds_and_nulls(reported: dict[str, Any], rows: list[dict[str, Any]])
         kind = kind_at(path)
         values = [in_order(value, kind) for row in rows if (value := valued(row, path)) is not None]
         assert values, "a bound of nothing"
-        assert all(
-            in_order(bound, kind) <= value <= in_order(greatest[path], kind) for value in values
-        ), path
+        assert in_order(bound, kind) <= min(values), path
+        assert max(values) <= in_order(greatest[path], kind), path
     for path, count in nulls.items():
         assert count == sum(valued(row, path) is None for row in rows), path
     assert {path[0] for path in nulls} == set(KINDS)
-
-
-@given(ROWS)
-@settings(max_examples=20, deadline=None)
-def test_each_column_that_readers_look_for_has_bounds_or_none_has(
-    rows: list[dict[str, Any]],
-) -> None:
-    """If only some bounds are missing, delta-rs reads them as null, and its PyArrow dataset skips
-    the file.
-    """
-    reported = statistics_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
-    valued = {name for name in KINDS if any(row[name] is not None for row in rows)}
-    is_finite = all(
-        math.isfinite(row[name]) for row in rows for name in ("f32", "f64") if row[name] is not None
-    )
-    least = flat(reported.get("minValues", {}))
-    assert {path[0] for path in least if len(path) == 1} == (
-        valued - {"data", "pairs", "dotted"} if is_finite else set()
-    )
+    # If only some bounds are missing, delta-rs reads them as null, and skips the file.
+    numbers = [row[name] for row in rows for name in ("f32", "f64") if row[name] is not None]
+    is_finite = all(map(math.isfinite, numbers))
+    bounded = {name for name in KINDS if any(row[name] is not None for row in rows)}
+    bounded -= {"data", "pairs", "dotted"}
     assert ("minValues" in reported) == is_finite and ("dotted", "some") not in least
+    assert {path[0] for path in least if len(path) == 1} == (bounded if is_finite else set())
 
 
 @pytest.mark.parametrize("values", [[1.0, math.nan], [math.nan], [math.inf, 1.0], [-math.inf]])
@@ -268,44 +238,108 @@ def test_decimals_lie_between_numbers_that_a_double_keeps_and_that_have_no_expon
     assert decimal_bounds(0, 10**15 - 1, pa.decimal128(15, 0)) == (0, 10**15 - 1)
 
 
-def by_values(batch: pa.RecordBatch, by: str) -> list[str | None]:
-    with TemporaryDirectory() as folder:
-        files = DataFiles(
-            FileOptions(folder, tuple(batch.schema.names), (by,), schema=batch.schema)
-        )
-        files.take(batch)
-        return [file.partition_values[by] for file in files.end()]
+DIGITS, DAY, AT = pa.decimal128(38, 10), pa.date32(), pa.timestamp("us", tz="UTC")
+
+
+def decimals(*values: int | str) -> pa.Array:
+    return pa.array([Decimal(value) for value in values], DIGITS)
+
+
+@dataclass(frozen=True)
+class OneFileEach:
+    """Tasks, each of which writes one of these batches."""
+
+    batches: Sequence[pa.RecordBatch]
+
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
+        found = []
+        for task, batch in enumerate(self.batches):
+            files = DataFiles(wanted, task=task)
+            files.take(batch)
+            found.append(Written((), files.end(), {}, made=batch.num_rows))
+        return found
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "texts"),
+    ("first", "second"),
     [
-        ([True, None, False, True], pa.bool_(), ["true", None, "false"]),
-        ([date(1, 1, 1), date(9999, 12, 31)], pa.date32(), ["0001-01-01", "9999-12-31"]),
-        (["", None, "a/b=%é", "x" * 252], pa.string(), [None, "a/b=%é", "x" * 252]),
-        ([-7, 8], pa.int8(), ["-7", "8"]),
+        (pa.array(["a", "b"]), pa.array(["c", "d" * 5000])),
+        (pa.array([1.0, 2.0]), pa.array([3.0, float("nan")])),
+        (pa.array([1.0, 2.0]), pa.array([float("-inf"), 0.5])),
+        (pa.array([1, 2]).cast(DIGITS), decimals("0.00001", "-0.00001")),
+        (pa.array([1, 2]).cast(DIGITS), decimals("1234567890123456789.5", "-3")),
+        (pa.array([1, 2]).cast(DIGITS), decimals(10**28 - 1, "3")),
+        (pa.array([0, 1], pa.int32()).cast(DAY), pa.array([2, 3_000_000], pa.int32()).cast(DAY)),
+        (pa.array([0, 1], AT), pa.array([2, 2**62], AT)),
+        (pa.array([-1, 123_456], AT), pa.array([1_700_000_000_123_456, 124_000], AT)),
+        (pa.array([True, True]), pa.array([True, False])),
+        (pa.array([1, 2]), pa.array([None, None], pa.int64())),
     ],
+    ids="long text,NaN,infinite,tiny,many digits,all digits,day,time,micros,boolean,nulls".split(
+        ","
+    ),
 )
-def test_a_partition_has_the_text_that_delta_knows_its_value_by(
-    values: list[Any], kind: pa.DataType, texts: list[str | None]
+def test_each_value_is_found_whatever_statistics_of_others_lack(
+    tmp_path: Path, first: pa.Array, second: pa.Array
 ) -> None:
-    batch = pa.record_batch({"by": pa.array(values, kind), "n": list(range(len(values)))})
-    assert by_values(batch, "by") == texts
+    batches = [
+        pa.record_batch({"n": pa.array([at, at]), "found": values})
+        for at, values in enumerate((first, second))
+    ]
+    load = Load(ArrowWriter(made=batches[0].schema), OneFileEach(batches))
+    outcome = append(load, plain_plan(ranges=()), Destination(str(tmp_path / "table"), "app"))
+    assert outcome.result is Result.APPLIED
+    table = DeltaTable(tmp_path / "table").to_pyarrow_dataset()
+    column: Any = compute.field("found")
+    for value in {*first, *second}:
+        filters = [column == value if value.is_valid else column.is_null()]
+        if value.is_valid and not pa.types.is_floating(value.type):  # NaN has no order
+            filters += [column <= value, column > value]
+        for one in filters:
+            every = table.to_table().filter(one)
+            assert table.to_table(filter=one).num_rows == every.num_rows, (value, one)
+    assert table.to_table(filter=compute.field("n") == 1).num_rows == 2
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        pa.array([2_932_897], pa.int32()).cast(pa.date32()),
-        pa.array(["__HIVE_DEFAULT_PARTITION__"]),
-        pa.array(["a\0b"]),
-        pa.array(["x" * 253]),
-        pa.array(["/" * 85]),
-        pa.array(["é" * 127]),
-    ],
-    ids=["year", "null", "NUL", "long", "long once it is escaped", "long in bytes"],
+TEXTS = st.text(st.sampled_from("aé\x7f\x80😀\U0010ffff"), max_size=40) | st.integers(0, 60).map(
+    "x".__mul__
 )
-def test_a_value_that_no_partition_can_have_is_refused(value: pa.Array) -> None:
-    """Also if our files need no directory: OPTIMIZE creates one."""
-    with pytest.raises(SettingsError, match="table.partition_by"):
-        by_values(pa.record_batch({"by": value, "n": [1]}), "by")
+
+
+@given(
+    st.lists(TEXTS, min_size=1, max_size=4), st.text(st.sampled_from("xa\U0010ffff"), max_size=34)
+)
+def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
+    texts: list[str], prefix: str
+) -> None:
+    """In the order of their bytes, by which all readers compare. The log is read whole by each of
+    them, so it keeps 32 characters.
+    """
+    texts = [prefix + text for text in texts]
+    least, greatest = text_bounds(min(texts, key=str.encode), max(texts, key=str.encode))
+    assert all(least.encode() <= text.encode() <= greatest.encode() for text in texts)
+    assert len(least) <= TEXT_KEPT
+    assert len(greatest) <= TEXT_KEPT + 1 or "\U0010ffff" in greatest
+    if max(map(len, texts)) <= TEXT_KEPT:
+        assert {least, greatest} <= set(texts)
+
+
+def statistics_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The statistics of the files that these batches become, a row group each. There may be one for
+    each batch: the first one lacks columns that it has no value in.
+    """
+    with TemporaryDirectory() as folder:
+        schema = batches[0].schema
+        options = FileOptions(folder, tuple(schema.names), row_group_bytes=1, schema=schema)
+        files = DataFiles(options)
+        for batch in batches:
+            files.take(batch)
+        done = files.end()
+        assert all(Path(folder, file.path).is_file() for file in done)
+        return [json.loads(file.stats, parse_constant=pytest.fail) for file in done]
+
+
+def statistics_of(*batches: pa.RecordBatch) -> dict[str, Any]:
+    """The statistics of the one file that these batches become."""
+    [reported] = statistics_of_each(*batches)
+    return reported

@@ -55,7 +55,7 @@ def test_every_exception_is_an_error_of_the_token_function_and_its_text_is_hidde
 ) -> None:
     with pytest.raises(
         BrokerUnreachable,
-        match=r"tokens:token raised \w+ at test_token_function.py:\d+ and returned no token",
+        match=r"tokens:token raised \w+ at test_broker_authentication.py:\d+ and returned no token",
     ) as error:
         called(function)
     assert "hunter2" not in str(error.value)

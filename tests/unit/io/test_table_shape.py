@@ -1,10 +1,9 @@
-"""The file system at a table's path, and the error for each obstacle. Real directories, no JVM."""
+"""The file system at a table's path, and the error for each obstacle, in real directories."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,9 @@ from typing import Any
 import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
 
 from etl.errors import FileLost, NotOurTable, SettingsError, TableUnreachable
 from etl.io.delta.loaded_plans import read_table
-from etl.io.delta.stores import is_conflict, is_obstacle, translate, unreachable
 from etl.io.delta.table_shape import (
     announce_first_write,
     check_writable,
@@ -174,99 +171,6 @@ def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
     with pytest.raises(SettingsError, match="The store of this URL is not supported:") as caught:
         open_table(url)
     assert caught.value.exit_code == 2 and "Known schemes" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "
-        '"s3"\n\tat org.apache',
-        "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class "
-        "org.apache.hadoop.fs.s3a.S3AFileSystem not found",
-    ],
-)
-def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) -> None:
-    reported = translate(Exception(text), "s3://bucket/clicks")
-    assert isinstance(reported, SettingsError) and "spark.jars.packages" in reported.action
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("r\0d", "contains a NUL"), ("rd" * 150, "is too long")]
-)
-def test_an_invalid_folder_name_is_reported_with_its_column_as_a_permanent_error(
-    name: str, reason: str
-) -> None:
-    text = (
-        "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: "
-        "[TASK_WRITE_FAILED] Task failed\n\tat org\nCaused by: java.io.IOException: Mkdirs failed "
-        "to create file:/t/partition=0/colour={} (exists=false, cwd=file:/home)"
-    )
-    reported = translate(Exception(text.format(name)), "/t")
-    assert isinstance(reported, SettingsError) and not reported.retriable
-    what = f"A text in the partition column colour {reason}: no directory can have such a name"
-    assert (reported.message, reported.where["key"]) == (what, "table.partition_by")
-    assert "transform" in reported.action and "supersede" in reported.action
-    assert isinstance(translate(Exception(text.format("rd")), "/t"), TableUnreachable)
-
-
-def test_a_writers_own_error_text_is_reported_once() -> None:
-    result = unreachable(
-        OSError("\x1b[31m↳\x1b[0m No space left on device (os error 28)"), "/t", "written"
-    )
-    assert translate(result, "/t") is result
-    assert result.message == "The table cannot be written: No space left on device (os error 28)"
-
-
-def test_a_table_folder_that_disappears_before_the_commit_is_no_bug(tmp_path: Path) -> None:
-    """The next run reads the state of the table again."""
-    path = str(tmp_path / "t")
-    write_deltalake(path, pyarrow.table({"n": [1]}))
-    table = DeltaTable(path)
-    shutil.rmtree(path)
-    with pytest.raises(DeltaError) as raised:
-        table.create_write_transaction([], "append", table.schema())
-    reported = translate(raised.value, path)
-    assert isinstance(reported, TableUnreachable)
-    assert reported.message == "The table was removed during this append"
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [
-        ("java.io.IOException: No space left on device\n\tat java.base/...", True),
-        ("java.nio.file.AccessDeniedException: /warehouse", True),
-        ("java.nio.file.FileSystemException: /w/part-0: Operation not permitted", True),
-        ("[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/t/_delta_log", True),
-        ("java.lang.NullPointerException", False),
-    ],
-)
-def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug(text: str, is_one: bool) -> None:
-    assert is_obstacle(text) == is_one
-
-
-def test_of_a_java_stack_trace_the_line_with_the_cause_is_reported() -> None:
-    text = (
-        "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job "
-        "aborted\n\tat org.apache.spark.X(X.scala:1)\n"
-        "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
-    )
-    reported = unreachable(OSError(text), "/t", "written")
-    cause = "java.io.IOException: No space left on device"
-    assert reported.message == f"The table cannot be written: {cause}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata "
-        "of the table has been changed",
-        "[DELTA_CONCURRENT_DELETE_READ] ConcurrentDeleteReadException: ...",
-        "io.delta.exceptions.ProtocolChangedException: ...",
-    ],
-)
-def test_a_stack_trace_about_a_concurrent_commit_is_a_conflict(text: str) -> None:
-    assert is_conflict(text)
-    assert not is_conflict("java.lang.NullPointerException at io.delta.storage")
 
 
 def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_passing_trouble(

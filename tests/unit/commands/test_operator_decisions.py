@@ -1,5 +1,5 @@
-"""Commands that change what a pipeline has stored: `--yes`, `--dry-run`, a terminal, the reason and
-arguments that name a version or a pipeline.
+"""Commands by which an operator changes what a pipeline has stored: `--yes`, `--dry-run`, a terminal,
+the reason, arguments that name a version or a pipeline, and `etl table refresh-path`.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ from etl.cli.common_options import confirm
 from etl.commands import inherit_pipeline, operator_decisions, pipelines
 from etl.commands import run as running
 from etl.commands.inherit_pipeline import _find_pipeline
-from etl.commands.operator_decisions import DecisionResult, _reject_another_version
+from etl.commands.operator_decisions import (
+    DecisionResult,
+    _reject_another_version,
+    describe_location,
+)
 from etl.errors import SettingsError, Stopped
-from etl.model.snapshot import OtherPipeline
-from tests.builders import plain_settings
+from etl.model.plans import CommitResult
+from etl.model.snapshot import Ledger, NamedTable, OtherPipeline
+from tests.builders import plain_plan, plain_settings
 from tests.command_result import Terminal, refused, run_etl
 
 REASON = ("--reason", "T-17")
@@ -132,21 +138,20 @@ def test_a_document_begins_with_the_command_and_the_pipeline() -> None:
     assert result.document["exit_name"] == "invalid"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("plans", "supersede", "CONF", "1"),
-        ("pipelines", "inherit", "CONF", "--predecessor", "g/p"),
-        ("table", "accept-changes", "CONF", "1"),
-        ("topics", "accept-changes", "CONF", "clicks"),
-        ("pipelines", "retire", "CONF"),
-        ("pipelines", "resume", "CONF"),
-    ],
-    ids=" ".join,
+NEED_A_REASON = (
+    "plans supersede CONF 1",
+    "pipelines inherit CONF --predecessor g/p",
+    "table accept-changes CONF 1",
+    "topics accept-changes CONF clicks",
+    "pipelines retire CONF",
+    "pipelines resume CONF",
 )
+
+
+@pytest.mark.parametrize("words", NEED_A_REASON)
 @pytest.mark.parametrize("reason", ["", " "])
-def test_an_empty_reason_is_none(words: tuple[str, ...], reason: str) -> None:
-    refused(run_etl(*words, "--reason", reason, "--json"), 2, "The reason is empty")
+def test_an_empty_reason_is_none(words: str, reason: str) -> None:
+    refused(run_etl(*words.split(), "--reason", reason, "--json"), 2, "The reason is empty")
 
 
 @pytest.mark.parametrize(("path", "message"), [("gs://lake/t", True), ("s3://lake/t", False)])
@@ -194,12 +199,12 @@ def test_a_predecessor_is_found_by_as_much_of_its_name_as_is_unique(name: str) -
     [
         (
             "group/clicks",
-            "Several pipelines group/clicks have loaded into the table",
+            "Several pipelines group/clicks have",
             "one/group/clicks, two/group/clicks",
         ),
         (
             "visits",
-            "No pipeline visits has loaded into the table",
+            "No pipeline visits has",
             "one/group/clicks, one/group/orders, two/group/clicks",
         ),
     ],
@@ -207,7 +212,8 @@ def test_a_predecessor_is_found_by_as_much_of_its_name_as_is_unique(name: str) -
 def test_the_forms_of_a_predecessor_are_named(name: str, message: str, names: str) -> None:
     with pytest.raises(SettingsError) as refused:
         _find_pipeline(name, PIPELINES)
-    assert (refused.value.message, refused.value.where) == (message, {"key": "--predecessor"})
+    assert refused.value.message == f"{message} loaded into the table"
+    assert refused.value.where == {"key": "--predecessor"}
     assert refused.value.action == (
         f"Pass NAME, GROUP/NAME or CLUSTER/GROUP/NAME, as far as only one of these has it: {names}"
     )
@@ -217,3 +223,50 @@ def test_no_predecessor_is_offered_where_there_is_none() -> None:
     with pytest.raises(SettingsError) as refused:
         _find_pipeline("clicks", ())
     assert refused.value.action == "Check table.path: no pipeline has loaded into the table"
+
+
+FOUND = NamedTable("lake.clicks", "/wh/clicks", "id-1", 1_700_000_000_000)
+OLD_PATH = replace(FOUND, path="/wh/old")
+
+
+@pytest.mark.parametrize(
+    ("before", "made_for", "words", "is_silent_of"),
+    [
+        (None, None, "Table lake.clicks is at /wh/clicks", "until now"),
+        (FOUND, "id-1", "Table lake.clicks is at /wh/clicks", "the next run stops"),
+        (OLD_PATH, "id-1", "until now runs used lake.clicks at /wh/old", "the next run stops"),
+        (
+            replace(FOUND, name="lake.visits"),
+            "id-2",
+            "It is another table (id-1) than that of plan 1 (id-2): the next run stops",
+            "  ",
+        ),
+    ],
+)
+def test_the_next_runs_use_of_a_table_name_is_reported(
+    before: NamedTable | None, made_for: str | None, words: str, is_silent_of: str
+) -> None:
+    ledger = Ledger("uid", plain_plan(1, table_id=made_for)) if made_for else Ledger(None)
+    message = describe_location(before, FOUND, ledger, None)
+    assert words in message and is_silent_of not in message
+
+
+@pytest.mark.parametrize(
+    ("before", "in_table", "words", "is_silent_of"),
+    [
+        (OLD_PATH, 1, "SET LOCATION '/wh/old'", "accepts"),
+        (None, None, "lacks plan 2", "SET LOCATION"),
+        (FOUND, 1, "lacks plan 2", "SET LOCATION"),
+        (OLD_PATH, 2, "is at /wh/clicks", "lacks"),
+    ],
+)
+def test_a_copy_without_the_newest_plan_is_reported_with_the_location_that_may_have_it(
+    before: NamedTable | None, in_table: int | None, words: str, is_silent_of: str
+) -> None:
+    plan = plain_plan(2, table_id="id-1")
+    recorded = Ledger("uid", plan, CommitResult(2, plan.id, 7, "id-1", ()))
+    message = describe_location(before, FOUND, recorded, in_table)
+    assert words in message and is_silent_of not in message
+    assert ("the next run stops" in message) == ("lacks" in message)
+    only_stored = describe_location(before, FOUND, Ledger("uid", plan), in_table)
+    assert "lacks" not in only_stored, "the next run appends it"

@@ -1,5 +1,5 @@
-"""Commits of files that tasks wrote, on real tables without Spark: checks before the commit, its
-metadata, and conflicts.
+"""Commits of data files to real tables, without Spark: checks before the commit, its metadata, and
+conflicts with other commits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -327,37 +326,6 @@ def test_a_table_of_other_columns_or_partitions_is_refused_and_no_task_writes(pa
                 Destination(path, APP, partition_by=partition_by),
             )
         assert tasks.wanted is None
-
-
-@pytest.mark.parametrize("around", [-1, 0, 1, 999])
-def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_statistics(
-    path: str, around: int
-) -> None:
-    """Microseconds, which the log's milliseconds do not hold. A bound that is too tight loses rows
-    without a word.
-    """
-    firsts = (1_700_000_000_123_456, 1_700_000_000_124_000, -1)
-    for number, first in enumerate(firsts, start=1):
-        appended(
-            path,
-            plan := plan_of(number, table_id=id_of(path) if number > 1 else None),
-            Tasks(plan, first_micros=first),
-        )
-    table, every = (
-        DeltaTable(path),
-        [micros for first in firsts for many in (10, 5) for micros in range(first, first + many)],
-    )
-    for micros in {bound + around for first in firsts for bound in (first, first + 9)}:
-        at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
-        for sign, holds in (
-            ("<", int.__lt__),
-            ("<=", int.__le__),
-            (">", int.__gt__),
-            (">=", int.__ge__),
-            ("=", int.__eq__),
-        ):
-            found = table.to_pyarrow_table(filters=[("timestamp", sign, at)], columns=["offset"])
-            assert found.num_rows == sum(holds(one, micros) for one in every), (sign, micros)
 
 
 def test_results_make_the_text_for_people_give_way_and_else_are_left_out(

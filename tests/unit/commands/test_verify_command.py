@@ -1,4 +1,4 @@
-"""What `verify` makes of the other pipelines of its table."""
+"""What `etl verify` reports about the other pipelines of its table."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Which pipelines have loaded into a table: by its commits, and by a checkpoint if clean-up removed
-the commits.
+"""What a table's log says of plans: which pipelines have loaded into it, by its commits or a
+checkpoint, and version numbers that are used twice because a copy of the table was restored.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from etl.errors import LedgersDisagree
+from etl.decide.table_changes import accepted_version
+from etl.errors import FileLost, LedgersDisagree
 from etl.io.delta.loaded_plans import (
     holds,
     holds_commits,
@@ -24,9 +26,10 @@ from etl.io.delta.loaded_plans import (
     read_table,
     with_others,
 )
+from etl.io.delta.log import hash_of_commit, open_log
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Predecessor, TableExpectation
-from etl.model.snapshot import ForeignCommit, OtherPipeline, Table
+from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Table
 from tests.builders import changed
 from tests.fakes.commits import NEW, OLD, OURS, ROWS, commit, plan_of
 
@@ -218,3 +221,87 @@ def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_th
 
 def test_the_loads_of_a_pipeline_are_read_from_its_plans(table: Path) -> None:
     assert loaded_by(str(table), OLD) == {TopicPartition("clicks", 0): [(0, 0, 2), (0, 0, 1)]}
+
+
+def put_back(copy: Path, path: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+
+
+def acknowledgement_on(path: Path) -> Acknowledgement:
+    table = DeltaTable(str(path))
+    version = table.version()
+    return Acknowledgement(
+        str(table.metadata().id),
+        version,
+        1,
+        "seen",
+        1,
+        commit=hash_of_commit(open_log(str(path)), version),
+    )
+
+
+def read(path: Path, known: int | None, acknowledgement: Acknowledgement | None = None) -> Table:
+    table = read_table(str(path), OURS, known=known, acknowledgement=acknowledgement)
+    assert table is not None
+    return table
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """A table with one plan, and a copy of it."""
+    commit(tmp_path / "table", OURS, plan_of(1))
+    shutil.copytree(tmp_path / "table", tmp_path / "copy")
+    return tmp_path / "table", tmp_path / "copy"
+
+
+def test_a_word_covers_a_copy_of_the_commit_that_was_seen_and_no_other_one_of_its_number(
+    places: tuple[Path, Path],
+) -> None:
+    path, copy = places
+    DeltaTable(str(path)).delete("offset = 1")
+    acknowledgement = acknowledgement_on(path)
+    shutil.copytree(path, path.with_name("later copy"))
+    put_back(copy, path)
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) is None
+    DeltaTable(str(path)).delete("offset = 1")
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) is None
+    put_back(path.with_name("later copy"), path)
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) == 1
+
+
+def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(
+    places: tuple[Path, Path],
+) -> None:
+    path, _ = places
+    DeltaTable(str(path)).delete("offset = 1")
+    acknowledgement = acknowledgement_on(path)
+    DeltaTable(str(path)).restore(0)
+    DeltaTable(str(path)).create_checkpoint()
+    for version in (0, 1):
+        (path / "_delta_log" / f"{version:020}.json").unlink()
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) is None
+    assert read(path, 0).foreign == (ForeignCommit(2, "RESTORE", "brought rows back"),)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_table_with_a_missing_commit_in_its_log_is_a_permanent_error(
+    places: tuple[Path, Path], gone: int
+) -> None:
+    path, _ = places
+    for number in (2, 3):
+        commit(path, OURS, plan_of(number))
+    (path / "_delta_log" / f"{gone:020}.json").unlink()
+    with pytest.raises(FileLost, match="The table's log lacks files:") as caught:
+        read(path, 2)
+    assert not caught.value.retriable and len(caught.value.message) < 100
+
+
+def test_what_others_do_to_an_old_copy_is_seen_also_below_the_version_that_our_last_commit_had(
+    places: tuple[Path, Path],
+) -> None:
+    path, copy = places
+    commit(path, OURS, plan_of(2))
+    put_back(copy, path)
+    DeltaTable(str(path)).delete("offset = 1")
+    assert read(path, known=1).foreign == (ForeignCommit(1, "DELETE", "removed rows"),)

@@ -1,5 +1,5 @@
-"""Settings of a session: the caller's, then spark-submit's, then ours. Its access to a store, and
-its errors of a worker that could not start.
+"""Settings of a Spark session: the caller's, then spark-submit's, then ours; its access to a store, and
+the error of a worker that could not start.
 """
 
 from __future__ import annotations
@@ -85,15 +85,6 @@ def test_a_short_run_adds_the_option_for_one_compiler_to_the_jvms_own() -> None:
     assert for_short_run({}, ()) == {options: "-XX:TieredStopAtLevel=1"}
 
 
-@pytest.mark.parametrize(
-    "theirs", [{"spark.driver.extraJavaOptions": "-Xlog:gc"}, {"spark.master": "yarn"}]
-)
-def test_a_jvm_with_configured_options_or_with_tasks_elsewhere_stays_as_it_is(
-    theirs: dict[str, str],
-) -> None:
-    assert for_short_run(theirs, theirs) == theirs
-
-
 @pytest.fixture
 def own_file(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -151,13 +142,6 @@ def test_sparks_own_file_is_read_as_java_reads_such_files(
     assert settings_of_file() == settings
 
 
-def test_a_jvm_that_spark_submit_has_started_stays_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert for_short_run({}, ()) == {}
-
-
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "cores", lambda: 4)
@@ -205,28 +189,23 @@ TRACEBACK = (
 )
 
 
+ERRORS = "pyspark.errors.exceptions.base."
+
+
 @pytest.mark.parametrize(
-    "raised, text",
+    ("raised", "text"),
     [
         ("ModuleNotFoundError: No module named 'etl'", "does not have the module etl"),
+        ("ModuleNotFoundError: No module named 'numba.core'", "not have the module numba.core"),
         (
-            "ModuleNotFoundError: No module named 'numba.core'",
-            "does not have the module numba.core",
-        ),
-        (
-            "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] "
-            "PyArrow >= 18.0.0 must be installed; however, it was "
-            "not found.",
+            f"{ERRORS}PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be "
+            "installed; however, it was not found.",
             "does not have the module PyArrow",
         ),
+        ("ImportError: Numba needs NumPy 2.4 or less. Got NumPy 2.5.", "Numba needs NumPy 2.4 or"),
         (
-            "ImportError: Numba needs NumPy 2.4 or less. Got NumPy 2.5.",
-            "Numba needs NumPy 2.4 or less. Got NumPy 2.5.",
-        ),
-        (
-            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] "
-            "Python in worker has different version: 3.12 than "
-            "that in driver: 3.11, PySpark cannot run with different minor versions.",
+            f"{ERRORS}PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+            "different version: 3.12 than that in driver: 3.11, PySpark cannot run.",
             "3.12 than that in driver: 3.11",
         ),
     ],
@@ -290,3 +269,14 @@ def test_a_secret_is_in_no_line_of_py4js_log(
     assert secret in reported.values()
     assert secret not in caplog.text and "endpoint" in caplog.text
     assert not log.disabled
+
+
+@pytest.mark.parametrize(
+    "theirs", [{"spark.driver.extraJavaOptions": "-Xlog:gc"}, {"spark.master": "yarn"}]
+)
+def test_a_jvm_with_configured_options_or_tasks_elsewhere_or_of_spark_submit_stays_as_it_is(
+    theirs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert for_short_run(theirs, theirs) == theirs
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert for_short_run({}, ()) == {}

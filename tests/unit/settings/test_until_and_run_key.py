@@ -43,35 +43,16 @@ def test_a_time_is_formatted_in_utc_and_a_relative_form_as_given(text: str, boun
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "now",
-        "1h",
-        "-1w",
-        "2026-01-31T00:00:00",
-        "2026-01-31",
-        "-1.5h",
-        "+5",
-        "99999999999999999",
-        "1769817600000",
-        "-10000",
-        "-999999999d",
-        "1e5",
-        "٣",
-        "1700000000.5",
-        "9999-12-31T23:59:59-23:59",
-    ],
+    "now 1h -1w 2026-01-31T00:00:00 2026-01-31 -1.5h +5 99999999999999999 1769817600000 -10000 "
+    "-999999999d 1e5 ٣ 1700000000.5 9999-12-31T23:59:59-23:59".split()
+    + [""],
 )
 def test_an_ambiguous_time_is_rejected_with_the_permitted_forms(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_bound(text, NOW, key="--until")
     assert refused.value.where["key"] == "--until"
     assert "2026-01-31T13:00Z" in refused.value.action
-
-
-def test_a_wrong_time_is_rejected_with_the_reason() -> None:
-    with pytest.raises(SettingsError, match="has no UTC offset"):
-        parse_bound("2026-01-31T00:00:00", NOW, key="--until")
+    assert ("has no UTC offset" in refused.value.message) == text.startswith("2026-")
 
 
 def test_a_key_waits_for_the_end_of_its_interval_and_without_a_key_present_records_are_read() -> (

@@ -158,10 +158,6 @@ def with_a_stored_plan_and_a_short_log() -> Outside:
     return outside
 
 
-# -- what the next run mends
-# -------------------------------------------------------------------------------------------
-
-
 @of_both_kinds
 def test_all_three_agree_after_a_run_and_rows_are_shown_only_with_all(
     outside_of: OutsideOf,
@@ -287,10 +283,6 @@ def test_without_brokers_the_same_rows_are_listed_with_the_missing_observations(
         assert next_runs(found) == {"executes the plan, or replaces it"}
 
 
-# -- what a person decides
-# ---------------------------------------------------------------------------------------------
-
-
 def with_an_offset_moved_back() -> Outside:
     outside = loaded()
     outside.move_offset(LOGS[0], 2)
@@ -403,10 +395,6 @@ def test_a_table_with_a_log_without_our_commit_has_no_offset_and_no_difference()
     outside = with_offsets_not_moved()
     outside.forgotten_commits = True
     assert rows_of(diff(outside)) == [(2, None, 4, None, "offset not moved")]
-
-
-# -- what a person sees
-# ------------------------------------------------------------------------------------------------
 
 
 def test_partitions_with_the_same_text_share_one_sentence() -> None:

@@ -4,7 +4,6 @@ the reason, arguments that name a version or a pipeline, and `etl table refresh-
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from etl.cli.common_options import confirm
 from etl.commands import inherit_pipeline, operator_decisions, pipelines
 from etl.commands import run as running
 from etl.commands.inherit_pipeline import _find_pipeline
@@ -22,11 +20,11 @@ from etl.commands.operator_decisions import (
     _reject_another_version,
     describe_location,
 )
-from etl.errors import SettingsError, Stopped
+from etl.errors import SettingsError
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Ledger, NamedTable, OtherPipeline
 from tests.builders import plain_plan, plain_settings
-from tests.command_result import Terminal, refused, run_etl
+from tests.command_result import refused, run_etl
 
 REASON = ("--reason", "T-17")
 COMMANDS: dict[str, tuple[Any, str, tuple[str, ...], str]] = {
@@ -112,22 +110,6 @@ def test_a_dry_run_asks_nothing_and_says_that_nothing_is_changed(
         "Nothing is changed. Without --dry-run the command would report:",
         "It is decided",
     ]
-
-
-@pytest.mark.parametrize(
-    ("answer", "goes_on"),
-    [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False), ("maybe\n", False)],
-)
-def test_on_a_terminal_the_operator_sees_the_consequences_and_anything_but_yes_changes_nothing(
-    answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = Terminal()
-    monkeypatch.setattr("sys.stdin", Terminal(answer))
-    monkeypatch.setattr("sys.stdout", screen)
-    stops = pytest.raises(Stopped, match="Nothing was changed")
-    with contextlib.nullcontext() if goes_on else stops:
-        confirm(["clicks:0 goes back"], yes=False, as_json=False)
-    assert screen.getvalue() == "clicks:0 goes back\nContinue? [y/N] "
 
 
 def test_a_document_begins_with_the_command_and_the_pipeline() -> None:

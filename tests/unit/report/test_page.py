@@ -165,7 +165,10 @@ def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
 
 
 def test_a_page_of_thousands_of_partitions_lists_the_worst_and_the_number_of_the_others() -> None:
-    page = parsed(loaded(5000, topics=100, left={4321: 7, 17: 9000}))
+    report = loaded(5000, topics=100, left={4321: 7, 17: 9000})
+    for number in range(MOST_OUTCOMES + 20):
+        report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to its owner")
+    page = parsed(report)
     rows = [row for row in page.rows if len(row) == 9][1:]
     assert len(rows) == MOST_PARTITIONS
     assert [row[:2] + row[-1:] for row in rows[:3]] == [
@@ -179,7 +182,10 @@ def test_a_page_of_thousands_of_partitions_lists_the_worst_and_the_number_of_the
     )
     assert f"{100 - MOST_TOPICS} more topics" in page.text and "5,000 of 5,000 read" in page.text
     assert "2 partitions still have a lag." in page.text
+    assert page.text.count("left to its owner") == MOST_OUTCOMES and "21 more outcomes" in page.text
     assert len(page_of(document_of(loaded(5000)))) < 150_000
+    assert split_code("a" * 12, most=10) == ["a" * 10 + " ... and 2 more characters"]
+    assert split_code("see `a < b`", most=100) == ["see ", "a < b", ""]
 
 
 def test_a_page_of_a_failed_run_has_the_error_its_place_the_action_and_the_effect_of_a_retry() -> (
@@ -207,16 +213,6 @@ def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
     assert "it is still running, or it was killed" in page.text
     assert "Its process is 7 on host-1." in page.text
     assert "Time by phase" not in page.text and ("span", {"class": "pill warn"}) in page.elements
-
-
-def test_a_page_with_many_outcomes_has_the_number_of_the_others() -> None:
-    report = loaded(1)
-    for number in range(MOST_OUTCOMES + 20):
-        report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to its owner")
-    page = parsed(report)
-    assert page.text.count("left to its owner") == MOST_OUTCOMES and "21 more outcomes" in page.text
-    assert split_code("a" * 12, most=10) == ["a" * 10 + " ... and 2 more characters"]
-    assert split_code("see `a < b`", most=100) == ["see ", "a < b", ""]
 
 
 def test_outcomes_that_need_attention_come_first_and_mark_the_page() -> None:
@@ -303,7 +299,7 @@ def test_a_run_is_the_same_read_from_the_head_of_its_file_as_from_its_document()
         assert past_run(other) is None
 
 
-@pytest.mark.parametrize("runs", [1, 2, 4, 9, 10])
+@pytest.mark.parametrize("runs", [1, 2, 10])
 def test_a_chart_has_a_column_for_each_run_and_every_svg_element_is_closed(runs: int) -> None:
     before = [past(number) for number in range(1, runs)]
     html = page_of(document_of(loaded(2)), before)
@@ -313,7 +309,7 @@ def test_a_chart_has_a_column_for_each_run_and_every_svg_element_is_closed(runs:
     for chart in charts:
         assert [element.tag for element in chart] == ["line"] + ["g"] * runs
         for column in chart[1:]:
-            assert [element.tag for element in column][:1] == ["title"]
+            assert column[0].tag == "title"
             assert {element.tag for element in column[1:]} == {"rect"}
             assert not any(len(element) for element in column), "nothing is inside of a rectangle"
     page = Parsed(html)

@@ -1,5 +1,5 @@
-"""Output that cannot be written: the command reports it, and its work still counts as done. The
-document of a command in a file.
+"""The output of a command: its document on standard output and in a file, errors in writing it, and the
+confirmation on a terminal.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from etl.cli import app, main
-from etl.cli.common_options import output_session, print_note, show
+from etl.cli.common_options import confirm, output_session, print_note, show
 from etl.decide.run_requests import DOCUMENT_FILE
+from etl.errors import Stopped
+from tests.command_result import Terminal
 
 ETL = [sys.executable, "-m", "etl"]
 
@@ -35,31 +37,6 @@ class Full(io.StringIO):
 
 NO_ROOM = OSError(28, "No space left on device")
 CLOSED_PIPE = BrokenPipeError(32, "Broken pipe")
-
-
-def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
-    """Exit code and standard error of a door that prints into that."""
-    monkeypatch.setattr(app, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done))
-    stream = io.StringIO()
-    with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(stream):
-        return main([]), stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("error", "is_done", "code", "message"),
-    [
-        (NO_ROOM, False, 2, "Standard output cannot be written: No space left on device"),
-        (NO_ROOM, True, 0, "Standard output cannot be written: No space left on device"),
-        (CLOSED_PIPE, False, 141, ""),
-        (CLOSED_PIPE, True, 0, ""),
-    ],
-)
-def test_a_prompt_without_an_answer_fails_and_completed_work_stays(
-    error: OSError, is_done: bool, code: int, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, result = ended(error, monkeypatch, is_done=is_done)
-    assert found == code
-    assert message in result and bool(message) == bool(result) and "report it" not in result
 
 
 def test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone() -> None:
@@ -148,3 +125,38 @@ def test_an_unwritable_file_is_reported_and_changes_nothing_of_the_command(
     printed = capsys.readouterr()
     assert json.loads(printed.out)["exit_code"] == 2
     assert "cannot be written:" in printed.err and DOCUMENT_FILE in printed.err
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (NO_ROOM, 2, "Standard output cannot be written: No space left on device"),
+        (CLOSED_PIPE, 141, ""),
+    ],
+)
+def test_a_document_that_cannot_be_written_fails_the_command_unless_its_work_is_done(
+    error: OSError, code: int, message: str, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done))
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(stream):
+        assert main([]) == (0 if is_done else code)
+    result = stream.getvalue()
+    assert message in result and bool(message) == bool(result) and "report it" not in result
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on"),
+    [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False), ("maybe\n", False)],
+)
+def test_on_a_terminal_the_operator_sees_the_consequences_and_anything_but_yes_changes_nothing(
+    answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stdout", screen)
+    stops = pytest.raises(Stopped, match="Nothing was changed")
+    with contextlib.nullcontext() if goes_on else stops:
+        confirm(["clicks:0 goes back"], yes=False, as_json=False)
+    assert screen.getvalue() == "clicks:0 goes back\nContinue? [y/N] "

@@ -29,26 +29,6 @@ def reached_at(offsets: int, records: int) -> ReadSoFar:
     return ReadSoFar(0, 4, offsets, 400, records, 0)
 
 
-def test_progress_of_tasks_is_summed_before_the_first_range_result() -> None:
-    reported = {0: AttemptProgress(0, 50, 40, 400), 3: AttemptProgress(1, 10, 10, 100)}
-    assert TaskProgress(RANGES, TASKS).reached({}, reported) == ReadSoFar(0, 4, 60, 400, 50, 500)
-
-
-def test_a_finished_task_counts_by_its_range_results_only() -> None:
-    reckoning = TaskProgress(RANGES, TASKS)
-    reported = {0: AttemptProgress(0, 150, 1, 1), 1: AttemptProgress(0, 20, 20, 200)}
-    assert reckoning.reached({0: FULL}, reported) == ReadSoFar(1, 4, 170, 400, 21, 201)
-    assert reckoning.reached({0: FULL, 2: FULL}, reported) == ReadSoFar(2, 4, 220, 400, 200, 2000)
-
-
-def test_without_progress_of_tasks_range_results_alone_reach_the_end() -> None:
-    reckoning = TaskProgress(RANGES, TASKS)
-    assert reckoning.reached({}, {}) == ReadSoFar(0, 4, 0, 400, 0, 0)
-    assert reckoning.reached(dict.fromkeys(range(4), FULL), {}) == ReadSoFar(
-        4, 4, 400, 400, 360, 3600
-    )
-
-
 def test_the_pace_is_that_of_late() -> None:
     pace = Pace()
     for second in range(0, 101):
@@ -58,28 +38,6 @@ def test_the_pace_is_that_of_late() -> None:
         )
     assert pace.records_per_second == 10
     assert pace.seconds_left == 400 - 40
-
-
-def test_a_single_moment_is_no_speed() -> None:
-    pace = Pace()
-    assert (pace.records_per_second, pace.seconds_left) == (None, None)
-    pace.see(0, reached_at(0, 0))
-    pace.see(1.9, reached_at(100, 100))
-    assert (pace.records_per_second, pace.seconds_left) == (None, None)
-
-
-def test_a_reading_that_stands_still_has_no_end_in_sight() -> None:
-    pace = Pace()
-    for second in range(5):
-        pace.see(second, reached_at(100, 100))
-    assert (pace.records_per_second, pace.seconds_left) == (0, None)
-
-
-def test_a_task_that_begins_anew_does_not_make_the_pace_negative() -> None:
-    pace = Pace()
-    for second, offsets in enumerate([0, 100, 200, 20, 40, 60]):
-        pace.see(second, reached_at(offsets, offsets))
-    assert pace.records_per_second == 20
 
 
 def test_one_line_has_progress_speed_and_remaining_time() -> None:
@@ -159,3 +117,46 @@ def test_time_measured_afterwards_is_subtracted_from_the_open_phase() -> None:
         watch.reckon(Verb.FIRST_JOB, 3)
         watch.reckon(Verb.FETCH, 5)
     assert watch.seconds == {Verb.FIRST_JOB: 3, Verb.FETCH: 5, Verb.APPEND: 2, Verb.CONNECT: 0}
+
+
+FIRST_HALF = AttemptProgress(0, 50, 40, 400)
+SECOND_TRY = AttemptProgress(1, 10, 10, 100)
+ALL_OF_A_TASK = {0: AttemptProgress(0, 150, 1, 1), 1: AttemptProgress(0, 20, 20, 200)}
+
+
+@pytest.mark.parametrize(
+    ("results", "reported", "reached"),
+    [
+        ({}, {}, ReadSoFar(0, 4, 0, 400, 0, 0)),
+        ({}, {0: FIRST_HALF, 3: SECOND_TRY}, ReadSoFar(0, 4, 60, 400, 50, 500)),
+        ({0: FULL}, ALL_OF_A_TASK, ReadSoFar(1, 4, 170, 400, 21, 201)),
+        ({0: FULL, 2: FULL}, ALL_OF_A_TASK, ReadSoFar(2, 4, 220, 400, 200, 2000)),
+        (dict.fromkeys(range(4), FULL), {}, ReadSoFar(4, 4, 400, 400, 360, 3600)),
+    ],
+    ids=["nothing", "reports of tasks", "one of two results", "a whole task", "results alone"],
+)
+def test_a_finished_task_counts_by_its_range_results_and_the_others_by_their_reports(
+    results: dict[int, RangeResult],
+    reported: dict[int, AttemptProgress],
+    reached: ReadSoFar,
+) -> None:
+    assert TaskProgress(RANGES, TASKS).reached(results, reported) == reached
+
+
+@pytest.mark.parametrize(
+    ("moments", "speed", "left"),
+    [
+        ([], None, None),
+        ([(0, 0), (1.9, 100)], None, None),
+        ([(second, 100) for second in range(5)], 0, None),
+        (list(enumerate([0, 100, 200, 20, 40, 60])), 20, 17),
+    ],
+    ids=["nothing", "a single moment", "it stands still", "a task begins anew"],
+)
+def test_a_speed_needs_some_seconds_and_is_never_negative(
+    moments: list[tuple[float, int]], speed: float | None, left: float | None
+) -> None:
+    pace = Pace()
+    for second, offsets in moments:
+        pace.see(second, reached_at(offsets, offsets))
+    assert (pace.records_per_second, pace.seconds_left) == (speed, left)

@@ -1,5 +1,5 @@
-"""`--log-format json`: each line of standard error is a JSON object, with run id and phase for
-lines of a run.
+"""Progress of a run: a live display on a terminal, lines with timestamps elsewhere, and JSON lines under
+`--log-format json`, with run id and phase for lines of a run.
 """
 
 from __future__ import annotations
@@ -8,21 +8,142 @@ import contextlib
 import io
 import json
 import logging
+import os
+import pty
+import re
+import threading
 import warnings
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from rich.console import Console
 
 from etl.cli import app as commands
-from etl.cli import progress as json_lines
-from etl.cli.app import app
-from etl.cli.progress import FIRST_LINE_S, JsonLines
+from etl.cli import progress
+from etl.cli.progress import FIRST_LINE_S, JsonLines, Lines, Picture, showing
 from etl.errors import TableUnreachable
-from etl.report.run_progress import Doing, Outcome, ReadSoFar, Verb
+from etl.report.run_progress import Doing, Outcome, ReadSoFar, Stopwatch, Verb
+from etl.testkit.server_process import wait_until
 from tests.command_result import run_etl
 from tests.reports import failed, loaded, new_report
+
+HALF = ReadSoFar(3, 6, 500, 1000, 490, 45_000_000)
+
+
+class Run:
+    """A run with a clock and activity that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.doing = Doing(Verb.OBSERVE)
+        self.printed: list[str] = []
+        self.lines = Lines(lambda: self.doing, self.printed.append, clock=lambda: self.now)
+
+    def until(self, second: int) -> None:
+        while self.now < second:
+            self.now += 0.25
+            self.lines.update()
+
+    @property
+    def words(self) -> list[str]:
+        """The printed lines without their times."""
+        return [line.partition(" etl: ")[2] for line in self.printed]
+
+
+def test_the_start_of_spark_is_printed_at_once_with_the_time() -> None:
+    run = Run()
+    run.until(1)
+    run.doing = Doing(Verb.START_SPARK)
+    run.until(5)
+    [line] = run.printed
+    when, _, words = line.partition(" etl: ")
+    assert (words, datetime.fromisoformat(when).utcoffset()) == ("starting Spark", timedelta(0))
+
+
+def test_lines_come_after_ten_seconds_and_then_more_rarely_down_to_one_a_minute() -> None:
+    run = Run()
+    times = []
+    for second in range(1, 301):
+        before = len(run.printed)
+        run.until(second)
+        times += [second] * (len(run.printed) - before)
+    assert times == [10, 30, 70, 130, 190, 250]
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (
+            Verb.FETCH,
+            "fetching and writing: 50%, 490 records, 45 MB, 50 records/s, about 10 s left",
+        ),
+        (Verb.FIRST_JOB, "waiting for the first task"),
+        (Verb.APPEND, "committing to the table: 50%, 490 records, 45 MB"),
+    ],
+)
+def test_a_line_has_progress_and_while_records_are_fetched_speed_and_remaining_time(
+    verb: Verb, words: str
+) -> None:
+    run = Run()
+    run.doing = Doing(verb, ReadSoFar(0, 6, 0, 1000, 0, 0))
+    run.until(8)
+    run.doing = Doing(verb, HALF)
+    run.until(10)
+    assert run.words == [words]
+
+
+@pytest.mark.parametrize("verb", [None, *Verb])
+def test_the_picture_of_every_verb_fits_a_terminal(verb: Verb | None) -> None:
+    most = ReadSoFar(99_999, 99_999, 10**12, 10**12, 10**12, 10**14)
+    for reached in (None, HALF, most):
+        picture = Picture(lambda reached=reached: Doing(verb, reached))
+        console = Console(width=80, file=io.StringIO(), force_terminal=True)
+        with console.capture() as seen:
+            console.print(picture.now())
+        lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.get()).splitlines()
+        assert len(lines) <= 2 and all(len(line.rstrip()) <= 80 for line in lines)
+
+
+def test_where_no_terminal_is_lines_go_to_the_standard_error_of_the_moment() -> None:
+    """As it was when the run began: while Spark starts, the process's own is a file."""
+    watch, (read_end, write_end) = Stopwatch(), os.pipe()
+    with os.fdopen(read_end) as result, os.fdopen(write_end, "w") as error:
+        with contextlib.redirect_stderr(error), showing(watch.doing):
+            with watch.timed(Verb.START_SPARK):
+                assert result.readline().endswith("etl: starting Spark\n")
+
+
+def test_a_terminal_shows_a_picture_that_is_gone_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as error, contextlib.redirect_stderr(error):
+        seen = b""
+
+        def shows(words: bytes) -> bool:
+            nonlocal seen
+            seen += os.read(ours, 4096)
+            return words in seen
+
+        with showing(lambda: Doing(Verb.FETCH, HALF)):
+            assert wait_until(lambda: shows(b"490 records, 45 MB"), 10)
+        assert wait_until(lambda: shows(b"\x1b[2K"), 10), "the lines are taken away"
+    os.close(ours)
+
+
+def test_a_closed_standard_error_ends_no_run() -> None:
+    watch, read_end, write_end = Stopwatch(), *os.pipe()
+    os.close(read_end)
+    error = os.fdopen(write_end, "w")
+    with contextlib.redirect_stderr(error), showing(watch.doing), watch.timed(Verb.START_SPARK):
+        assert wait_until(
+            lambda: all(thread.name != "showing" for thread in threading.enumerate()), 10
+        ), "it gave up"
+    error.close()
+
 
 ALWAYS = {"time", "level", "message", "pipeline", "run_id", "phase", "plan"}
 
@@ -31,19 +152,6 @@ def objects(text: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in text.splitlines()]
     assert all(one.keys() >= ALWAYS for one in found), found
     return found
-
-
-def leaves(command: Any) -> list[Any]:
-    inner = getattr(command, "commands", None)
-    return [command] if inner is None else [leaf for one in inner.values() for leaf in leaves(one)]
-
-
-def test_each_command_takes_the_option_once() -> None:
-    found = leaves(typer.main.get_command(app))
-    assert len(found) >= 17
-    assert [
-        one.name for one in found if sum("--log-format" in param.opts for param in one.params) != 1
-    ] == []
 
 
 def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_path: Path) -> None:
@@ -77,9 +185,8 @@ def test_wrong_arguments_are_reported_as_json_too(words: list[str]) -> None:
 
 def test_another_format_is_refused_in_text() -> None:
     result = run_etl("run", "x.yaml", "--log-format", "xml")
-    assert (
-        result.code == 2 and "'xml' is not one of" in result.err and result.err.startswith("etl: ")
-    )
+    assert result.code == 2 and result.err.startswith("etl: ")
+    assert "'xml' is not one of" in result.err
 
 
 def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_alone(
@@ -115,7 +222,7 @@ def test_ctrl_c_is_reported_though_libraries_are_silenced(monkeypatch: pytest.Mo
 
 def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() -> None:
     stream, report = io.StringIO(), new_report()
-    with contextlib.redirect_stderr(stream), json_lines.written() as lines:
+    with contextlib.redirect_stderr(stream), progress.written() as lines:
         lines.pipeline = "clicks"
         with lines.of_run(report):
             with report.timed(Verb.OBSERVE):
@@ -142,7 +249,7 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
 
 def test_a_failing_run_logs_it_once_and_leaves_the_error_to_the_caller() -> None:
     stream, report = io.StringIO(), new_report()
-    with contextlib.redirect_stderr(stream), json_lines.written() as lines, lines.of_run(report):
+    with contextlib.redirect_stderr(stream), progress.written() as lines, lines.of_run(report):
         failed(TableUnreachable("it is full"), report)
     assert "it is full" not in stream.getvalue()
     last = objects(stream.getvalue())[-1]
@@ -152,12 +259,12 @@ def test_a_failing_run_logs_it_once_and_leaves_the_error_to_the_caller() -> None
 def test_progress_is_reported_in_numbers_and_no_more_often_than_as_text() -> None:
     stream, now = io.StringIO(), [0.0]
     doing = Doing(Verb.FETCH, ReadSoFar(2, 4, 500, 1000, 490, 45_000_000))
-    progress = json_lines._Progress(lambda: doing, JsonLines(stream))
-    progress._clock = lambda: now[0]
-    progress._next = FIRST_LINE_S
+    reporting = progress._Progress(lambda: doing, JsonLines(stream))
+    reporting._clock = lambda: now[0]
+    reporting._next = FIRST_LINE_S
     for second in range(int(FIRST_LINE_S) * 2):
         now[0] = float(second)
-        progress.update()
+        reporting.update()
     [reported] = objects(stream.getvalue())
     assert reported["message"].startswith("fetching and writing: 50%, 490 records, 45 MB")
     names = ("offsets", "offsets_in_all", "records", "ranges")
@@ -177,7 +284,7 @@ def test_quiet_leaves_errors_alone() -> None:
 
 def test_warnings_of_python_and_tracebacks_of_libraries_are_lines() -> None:
     stream = io.StringIO()
-    with contextlib.redirect_stderr(stream), json_lines.written():
+    with contextlib.redirect_stderr(stream), progress.written():
         warnings.warn("soon\nit is gone", UserWarning, stacklevel=1)
         try:
             raise KeyError("x")

@@ -39,15 +39,6 @@ def test_an_older_copy_of_the_table_is_not_maintained_for_the_newer_files_would_
     assert refused.value.action == at_run.value.action
 
 
-def test_a_table_of_another_ledger_of_the_same_name_is_not_maintained() -> None:
-    outside = loaded_twice()
-    outside.plans.clear()
-    outside.applied.clear()
-    outside.uid = "another"
-    with pytest.raises(LedgersDisagree, match="written by another pipeline of the same name"):
-        observed(outside)
-
-
 @pytest.mark.parametrize("stop", ["store plan", "append", "record"])
 def test_a_table_is_maintained_after_a_killed_run(stop: str) -> None:
     outside = loaded_twice()
@@ -57,9 +48,16 @@ def test_a_table_is_maintained_after_a_killed_run(stop: str) -> None:
     assert observed(outside)
 
 
-def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
+@pytest.mark.parametrize("uid", [None, "another"])
+def test_a_table_is_maintained_if_its_ledger_is_lost_and_not_if_it_is_another_ones(
+    uid: str | None,
+) -> None:
     outside = loaded_twice()
     outside.plans.clear()
     outside.applied.clear()
-    outside.uid = None
-    assert observed(outside)
+    outside.uid = uid
+    if uid is None:
+        assert observed(outside)
+        return
+    with pytest.raises(LedgersDisagree, match="written by another pipeline of the same name"):
+        observed(outside)

@@ -37,26 +37,6 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, FakeWorld, When
 
 
-def summary(outside: Outside, settings: Settings = SETTINGS) -> str:
-    return preview_of(FakeWorld(outside, settings).observe(), settings).summary
-
-
-def is_what_a_run_reads(outside: Outside, settings: Settings = SETTINGS) -> bool:
-    foretold = [
-        (r["plan"], r["partition"], r["from"], r["until"])
-        for r in preview_of(FakeWorld(outside, settings).observe(), settings).as_json()["ranges"]
-    ]
-    report = new_report()
-    ingest(FakeWorld(outside, settings), settings, report)
-    read = [
-        (one.plan.number, r.partition.partition, r.from_offset, r.until_offset)
-        for one in report.plans
-        for r in one.plan.ranges
-    ]
-    assert foretold == read
-    return True
-
-
 def stored_and_grown(settings: Settings = SETTINGS, grown: int = 2) -> Outside:
     """A plan is stored, its driver died, and a log has grown since."""
     outside = outside_of(5, 3, 4)
@@ -97,8 +77,8 @@ def test_a_preview_says_what_the_next_run_then_does(
     outside: Callable[[], Outside], settings: Settings, said: str
 ) -> None:
     there = outside()
-    assert summary(there, settings).endswith(said)
-    assert is_what_a_run_reads(there, settings)
+    assert preview(there, settings).summary.endswith(said)
+    check_that_a_run_reads_the_same(there, settings)
 
 
 def test_a_preview_lists_the_losses_that_the_next_run_then_records() -> None:
@@ -106,10 +86,10 @@ def test_a_preview_lists_the_losses_that_the_next_run_then_records() -> None:
     run(outside, settings)
     grow(outside, 5, 2, 0)
     outside.logs[LOGS[0]].log_start = 7
-    preview = preview_of(FakeWorld(outside, settings).observe(), settings)
-    assert preview.let_go == ("The next run gives up clicks 0: 2 offsets (5 to 7), expired",)
+    found = preview(outside, settings)
+    assert found.let_go == ("The next run gives up clicks 0: 2 offsets (5 to 7), expired",)
     lost = {**LOGS[0].place, "from": 5, "until": 7, "reason": "expired", "incarnation": 0}
-    assert preview.as_json()["losses"] == [{"plan": 2, **lost}]
+    assert found.as_json()["losses"] == [{"plan": 2, **lost}]
     run(outside, settings)
     [(number, loss)] = outside.losses
     assert (number, loss.from_offset, loss.until_offset) == (2, 5, 7)
@@ -119,40 +99,24 @@ def test_a_plan_of_losses_only_is_described_as_abandoning_and_not_as_keeping_sta
     outside = outside_of(5, 3, 4)
     run(outside, SKIPPING)
     outside.logs[LOGS[0]].end = outside.logs[LOGS[0]].log_start = 7
-    assert (
-        summary(outside, SKIPPING)
-        == "the next run makes plan 2, which reads nothing and gives up 2 offsets"
-    )
+    announced = "the next run makes plan 2, which reads nothing and gives up 2 offsets"
+    assert preview(outside, SKIPPING).summary == announced
     report = run(outside, SKIPPING)
     assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.OFFSETS_STORED]
     assert report.outcomes[-1][1] == "Plan 2 reads nothing and gives up 2 offsets"
 
 
-def stored_in_another_shape() -> tuple[Outside, Settings]:
-    return stored_and_grown(), settings_of(isolation_level="read_uncommitted")
-
-
-def with_offsets_gone() -> tuple[Outside, Settings]:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    grow(outside, 4, 0, 0)
-    outside.logs[LOGS[0]].log_start = 7
-    return outside, SETTINGS
-
-
-def with_an_offset_above_the_end() -> tuple[Outside, Settings]:
-    outside = outside_of(5, 3, 4)
-    outside.move_offset(LOGS[0], 500)
-    return outside, SETTINGS
-
-
-@pytest.mark.parametrize(
-    "situation", [stored_in_another_shape, with_offsets_gone, with_an_offset_above_the_end]
-)
-def test_doctor_fails_where_plan_stops_with_the_same_error(
-    situation: Callable[[], tuple[Outside, Settings]],
-) -> None:
-    outside, settings = situation()
+@pytest.mark.parametrize("situation", ["another shape", "offsets gone", "above the end"])
+def test_doctor_fails_where_plan_stops_with_the_same_error(situation: str) -> None:
+    outside, settings = outside_of(5, 3, 4), SETTINGS
+    if situation == "another shape":
+        outside, settings = stored_and_grown(), settings_of(isolation_level="read_uncommitted")
+    elif situation == "offsets gone":
+        run(outside)
+        grow(outside, 4, 0, 0)
+        outside.logs[LOGS[0]].log_start = 7
+    else:
+        outside.move_offset(LOGS[0], 500)
     snapshot = FakeWorld(outside, settings).observe()
     with pytest.raises(NeedsDecision) as stops_plan:
         preview_of(snapshot, settings)
@@ -197,9 +161,7 @@ def by_transform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 
 def seen_by(settings: Settings, outside: Outside) -> Preview:
-    return with_transform_checked(
-        preview_of(FakeWorld(outside, settings).observe(), settings), settings
-    )
+    return with_transform_checked(preview(outside, settings), settings)
 
 
 @pytest.mark.parametrize(
@@ -289,3 +251,22 @@ def test_plan_refuses_a_writer_that_the_run_would_not_find(
     table = settings.table.model_copy(update={"writer": WriterName.ARROW})
     with pytest.raises(SettingsError, match="the transform takes a DataFrame"):
         seen_by(settings.model_copy(update={"table": table}), outside_of(5, 3, 4))
+
+
+def preview(outside: Outside, settings: Settings = SETTINGS) -> Preview:
+    return preview_of(FakeWorld(outside, settings).observe(), settings)
+
+
+def check_that_a_run_reads_the_same(outside: Outside, settings: Settings) -> None:
+    names = ("plan", "partition", "from", "until")
+    expected = [
+        tuple(r[name] for name in names) for r in preview(outside, settings).as_json()["ranges"]
+    ]
+    report = new_report()
+    ingest(FakeWorld(outside, settings), settings, report)
+    read = []
+    for executed in report.plans:
+        for r in executed.plan.ranges:
+            place = (r.partition.partition, r.from_offset, r.until_offset)
+            read.append((executed.plan.number, *place))
+    assert expected == read

@@ -4,6 +4,7 @@ report, and its metrics; no run fails for them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -28,18 +29,26 @@ from tests.builders import plain_settings
 from tests.reports import document_of, loaded, new_report
 
 RUN = "2023111{}T221320-0a1b2c"
+FULL = TableUnreachable("no space is left", action="the disk")
 OURS = "etl-clicks+clicks"
 
 
-def ran(folder: Path, day: int, *, keep: int = 10, error: EtlError | None = None) -> Report:
+def ran(
+    folder: Path,
+    day: int = 1,
+    *,
+    keep: int = 10,
+    error: EtlError | None = None,
+    settings: Settings | None = None,
+) -> Report:
     """A run of that day, as `etl run` keeps it."""
     report = new_report()
     report.run_id = RUN.format(day)
-    with kept_in(str(folder), report, keep=keep):
-        if error:
-            with pytest.raises(EtlError):
+    report.settings = settings
+    with pytest.raises(EtlError) if error else contextlib.nullcontext():
+        with kept_in(str(folder), report, keep=keep):
+            if error:
                 raise error
-            report.failed(error)
     return report
 
 
@@ -66,9 +75,7 @@ def test_each_run_leaves_a_page_next_to_its_report_with_links_to_earlier_ones_th
 
 
 def test_the_page_of_a_run_that_failed_is_written_with_its_error(tmp_path: Path) -> None:
-    report = new_report()
-    with pytest.raises(TableUnreachable), kept_in(str(tmp_path), report, keep=3):
-        raise TableUnreachable("no space is left", action="the disk")
+    report = ran(tmp_path, error=FULL)
     page = report_path(tmp_path, OURS, report.run_id).with_suffix(".html").read_text()
     assert "no space is left" in page and "What to do" in page
 
@@ -197,19 +204,7 @@ def values(file: Path, name: str) -> list[float]:
     return found
 
 
-def ran_with_metrics(folder: Path, settings: Settings, *, fails: bool = False) -> Report:
-    """A run, as `etl run` keeps it."""
-    report = new_report()
-    report.settings = settings
-    if not fails:
-        with kept_in(str(folder / "reports"), report, keep=5):
-            return report
-    with pytest.raises(TableUnreachable), kept_in(str(folder / "reports"), report, keep=5):
-        raise TableUnreachable("no space is left")
-    return report
-
-
-def settings_at(path: Path) -> Settings:
+def settings_at(path: Path | str) -> Settings:
     return plain_settings(metrics={"path": str(path)})
 
 
@@ -220,7 +215,7 @@ def settings_at(path: Path) -> Settings:
 def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_folder(
     tmp_path: Path, metrics_path: str, file: str
 ) -> None:
-    ran_with_metrics(tmp_path, plain_settings(metrics={"path": f"{tmp_path}/{metrics_path}"}))
+    ran(tmp_path / "reports", settings=settings_at(f"{tmp_path}/{metrics_path}"))
     assert "offset_range_etl_run_success" in (tmp_path / file).read_text()
     assert [path.name for path in (tmp_path / file).parent.iterdir()] == [(tmp_path / file).name], (
         "nothing half written is left"
@@ -229,28 +224,28 @@ def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_f
 
 def test_a_failed_run_is_written_and_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
     settings, file = settings_at(tmp_path), tmp_path / "group+clicks.prom"
-    ran_with_metrics(tmp_path, settings)
+    ran(tmp_path / "reports", settings=settings)
     [before] = values(file, LAST_SUCCESS)
     for _ in range(2):
-        ran_with_metrics(tmp_path, settings, fails=True)
+        ran(tmp_path / "reports", error=FULL, settings=settings)
         assert values(file, LAST_SUCCESS) == [before]
         assert values(file, "run_exit_code") == [7]
 
 
 @pytest.mark.parametrize(
-    ("sample", "kept"),
+    ("labels", "kept"),
     [
-        (b'{pipeline="clicks",group="etl-clicks"} 1700000022.454', 1_700_000_022.454),
-        (b'{group="etl-clicks",pipeline="clicks"} 1.700000022454e+09', 1_700_000_022.454),
-        (b'{group="etl-clicks",pipeline="clicks"} 1700000022', 1_700_000_022),
+        ('pipeline="clicks",group="etl-clicks"} 1700000022.454', 1_700_000_022.454),
+        ('group="etl-clicks",pipeline="clicks"} 1.700000022454e+09', 1_700_000_022.454),
+        ('group="etl-clicks",pipeline="clicks"} 1700000022', 1_700_000_022),
     ],
 )
 def test_the_last_success_is_read_in_any_valid_form(
-    tmp_path: Path, sample: bytes, kept: float
+    tmp_path: Path, labels: str, kept: float
 ) -> None:
     file = tmp_path / "group+clicks.prom"
-    file.write_bytes(f"{PREFIX}run_info 1\n{PREFIX}{LAST_SUCCESS}".encode() + sample + b"\n")
-    ran_with_metrics(tmp_path, settings_at(tmp_path), fails=True)
+    file.write_text(f"{PREFIX}run_info 1\n{PREFIX}{LAST_SUCCESS}{{{labels}\n")
+    ran(tmp_path / "reports", error=FULL, settings=settings_at(tmp_path))
     assert values(file, LAST_SUCCESS) == [kept]
 
 
@@ -270,7 +265,7 @@ def test_a_file_without_samples_of_this_pipeline_is_rewritten(
     tmp_path: Path, before: bytes
 ) -> None:
     (tmp_path / "group+clicks.prom").write_bytes(before)
-    ran_with_metrics(tmp_path, settings_at(tmp_path), fails=True)
+    ran(tmp_path / "reports", error=FULL, settings=settings_at(tmp_path))
     assert values(tmp_path / "group+clicks.prom", LAST_SUCCESS) == []
 
 
@@ -278,13 +273,13 @@ def test_unwritable_metrics_or_a_bug_in_them_do_not_change_the_outcome_of_the_ru
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "group+clicks.prom").mkdir()
-    report = ran_with_metrics(tmp_path, settings_at(tmp_path))
+    report = ran(tmp_path / "reports", settings=settings_at(tmp_path))
     assert report.exit_code == 0
     assert [outcome for outcome, _ in report.outcomes] == [Outcome.METRICS_NOT_WRITTEN]
     [kept] = (tmp_path / "reports").glob("*.json")
     assert "metrics_not_written" in kept.read_text()
     monkeypatch.setattr(report_files, "write_metrics", lambda *_, **__: 1 / 0)
-    report = ran_with_metrics(tmp_path, settings_at(tmp_path))
+    report = ran(tmp_path / "reports", settings=settings_at(tmp_path))
     assert report.exit_code == 0 and "a bug: ZeroDivisionError" in report.outcomes[0][1]
 
 

@@ -152,14 +152,13 @@ def test_the_command_quotes_paths_for_a_shell(
     environment: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/my d/$python")
-    zipped, job, jars = Path("/my d/p.zip"), Path("/my d/etl_job.py"), (Path("/my d/a.jar"),)
-    command = Package(zipped, job, 0, jars, environment).command
-    expected = {"/my d/a.jar", "/my d/etl_job.py"}
+    zipped, job, jar = (Path("/my d") / name for name in ("p.zip", "etl_job.py", "a.jar"))
+    command = Package(zipped, job, 0, (jar,), environment).command
     if environment is None:
-        expected |= {"PYSPARK_PYTHON=/my d/$python", "/my d/p.zip"}
+        expected = {"PYSPARK_PYTHON=/my d/$python", str(zipped)}
     else:
-        expected |= {"PYSPARK_DRIVER_PYTHON=/my d/$python", "/my d/env.tar.gz#environment"}
-    assert expected <= set(shlex.split(command))
+        expected = {"PYSPARK_DRIVER_PYTHON=/my d/$python", f"{environment}#environment"}
+    assert {str(jar), str(job), *expected} <= set(shlex.split(command))
     assert command.replace("'/my d/$python'", "").count("$") == 0
 
 

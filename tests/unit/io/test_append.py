@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,6 @@ from etl.model.columns import arrow_schema
 from etl.model.plans import FileOptions, Plan, Written
 from tests.builders import plain_plan
 from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
-
-
-class Stale:
-    """A file system after a restart of its server (NFS)."""
-
-    @staticmethod
-    def commit(*_: Any, **__: Any) -> None:
-        """Raises what delta-rs makes of it."""
-        raise OSError("Generic LocalFileSystem error: Stale file handle (os error 116)")
 
 
 def one_row_of_nulls() -> pa.RecordBatch:
@@ -103,42 +95,37 @@ def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(
     assert by_files.metadata().configuration == by_none.metadata().configuration == {}
 
 
-def with_other_rows(found: list[Written]) -> list[Written]:
+def with_other_rows(path: str, found: list[Written]) -> list[Written]:
     return [replace(found[0], results={0: replace(READ[0], rows=11)}), *found[1:]]
 
 
-def changing_a_file(change: Callable[[Path], Any]) -> Callable[[str], Any]:
-    """Something happens to a file after its task."""
+def with_a_missing_file(path: str, found: list[Written]) -> list[Written]:
+    Path(path, found[1].files[0].path).unlink()
+    return found
 
-    def spoil_in(path: str) -> Any:
-        def spoil(found: list[Written]) -> list[Written]:
-            change(Path(path, found[1].files[0].path))
-            return found
 
-        return spoil
-
-    return spoil_in
+def with_a_longer_file(path: str, found: list[Written]) -> list[Written]:
+    file = Path(path, found[1].files[0].path)
+    file.write_bytes(file.read_bytes() + b"x")
+    return found
 
 
 @pytest.mark.parametrize(
-    ("spoil_in", "why"),
+    ("spoil", "why"),
     [
-        (lambda _: lambda found: found[:1], "Range 1 of plan 1 came back 0 times"),
-        (lambda _: lambda found: [*found, found[0]], "Range 0 of plan 1 came back 2 times"),
-        (
-            lambda _: lambda found: [*found, replace(found[0], indices=(2,))],
-            "Range 2 of plan 1 came back 1 times",
-        ),
-        (lambda _: with_other_rows, "15 rows of the 16"),
-        (changing_a_file(Path.unlink), "is missing"),
-        (changing_a_file(lambda file: file.write_bytes(file.read_bytes() + b"x")), "bytes of"),
+        (lambda _, found: found[:1], "Range 1 of plan 1 came back 0 times"),
+        (lambda _, found: [*found, found[0]], "Range 0 of plan 1 came back 2 times"),
+        (lambda _, found: [*found, replace(found[0], indices=(2,))], "Range 2 of plan 1 came back"),
+        (with_other_rows, "15 rows of the 16"),
+        (with_a_missing_file, "is missing"),
+        (with_a_longer_file, "bytes of"),
     ],
 )
 def test_what_tasks_give_back_is_checked_and_nothing_is_committed_if_it_is_wrong(
-    path: str, spoil_in: Any, why: str
+    path: str, spoil: Callable[[str, list[Written]], list[Written]], why: str
 ) -> None:
     with pytest.raises(TableUnreachable, match=why):
-        appended(path, plan_of(), Tasks(plan_of(), spoil=spoil_in(path)))
+        appended(path, plan_of(), Tasks(plan_of(), spoil=partial(spoil, path)))
     assert read_table(path, APP, known=None) is None
     assert appended(path, plan_of()).result is Result.APPLIED
     assert len(offsets(path)) == 15, "no commit names the files of the lost attempt"
@@ -159,14 +146,19 @@ def test_a_commit_during_the_tasks_wins_and_the_error_names_its_pipeline(
     assert (len(offsets(path)), DeltaTable(path).version()) == (15 * number, number - 1)
 
 
+OTHER = "offset-range-etl/cluster/group/other"
+
+
+def appended_by_another(path: str, table_id: str | None = None) -> None:
+    """A plan of another pipeline."""
+    plan = plan_of(table_id=table_id)
+    append(Load(ArrowWriter(), Tasks(plan)), plan, Destination(path, OTHER))
+
+
 def test_a_table_created_during_the_first_files_is_not_appended_to(path: str) -> None:
-    other = Destination(path, "offset-range-etl/cluster/group/other")
-
-    def create() -> None:
-        append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), other)
-
+    tasks = Tasks(plan_of(), meanwhile=lambda: appended_by_another(path))
     with pytest.raises(LedgersDisagree, match="no table"):
-        appended(path, plan_of(), Tasks(plan_of(), meanwhile=create))
+        appended(path, plan_of(), tasks)
     assert len(offsets(path)) == 15
 
 
@@ -237,26 +229,25 @@ def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_
 def test_an_error_of_the_file_system_at_the_commit_is_reported_as_that_and_not_as_a_bug(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def stale(*_: Any, **__: Any) -> None:
+        """NFS after a restart of its server, as delta-rs reports it."""
+        raise OSError("Generic LocalFileSystem error: Stale file handle (os error 116)")
+
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
-    with (
-        monkeypatch.context() as failing,
-        pytest.raises(TableUnreachable, match="Stale file handle"),
-    ):
-        failing.setattr(DeltaTable, "create_write_transaction", Stale.commit)
-        appended(path, plan)
+    with monkeypatch.context() as failing:
+        failing.setattr(DeltaTable, "create_write_transaction", stale)
+        with pytest.raises(TableUnreachable, match="Stale file handle"):
+            appended(path, plan)
     assert appended(path, plan).result is Result.APPLIED
 
 
 def test_rows_of_another_pipeline_that_come_meanwhile_are_no_conflict(path: str) -> None:
     appended(path, plan_of())
-    plan, theirs = plan_of(2, table_id=id_of(path)), plan_of(1, table_id=id_of(path))
-    others = Destination(path, "offset-range-etl/cluster/group/other")
-
-    def load() -> None:
-        append(Load(ArrowWriter(), Tasks(theirs)), theirs, others)
-
-    outcome = appended(path, plan, Tasks(plan, meanwhile=load))
+    table_id = id_of(path)
+    plan = plan_of(2, table_id=table_id)
+    tasks = Tasks(plan, meanwhile=lambda: appended_by_another(path, table_id))
+    outcome = appended(path, plan, tasks)
     assert (outcome.result, DeltaTable(path).version()) == (Result.APPLIED, 2)
     assert len(offsets(path)) == 45
 
@@ -280,11 +271,7 @@ def test_a_table_recreated_since_the_plan_gets_none_of_its_rows(path: str, is_la
 
     def make_again() -> None:
         shutil.rmtree(path)
-        append(
-            Load(ArrowWriter(), Tasks(plan_of())),
-            plan_of(),
-            Destination(path, "offset-range-etl/cluster/group/other"),
-        )
+        appended_by_another(path)
 
     tasks = Tasks(plan, meanwhile=make_again if is_late else lambda: None)
     if not is_late:
@@ -354,15 +341,14 @@ def test_results_that_cannot_be_read_are_none(damage: bytes) -> None:
 
 @pytest.mark.parametrize("writer", [ArrowWriter(), EmptyCommit(arrow_schema())])
 def test_a_table_deleted_since_the_plan_is_reported_and_no_other_is_created(
-    tmp_path: Path, writer: Any
+    path: str, writer: Any
 ) -> None:
-    first = plan_of()
-    append(Load(ArrowWriter(), Tasks(first)), first, Destination(str(tmp_path / "table"), APP))
-    second = plan_of(2, table_id=str(DeltaTable(tmp_path / "table").metadata().id))
-    (tmp_path / "table").rename(tmp_path / "moved")
+    appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path))
+    shutil.rmtree(path)
     with pytest.raises(TableUnreachable, match="there is no table any more"):
-        append(Load(writer, Tasks(second)), second, Destination(str(tmp_path / "table"), APP))
-    assert not (tmp_path / "table").exists()
+        append(Load(writer, Tasks(plan)), plan, Destination(path, APP))
+    assert not Path(path).exists()
 
 
 def test_of_two_plans_that_create_one_table_at_once_only_one_is_appended(tmp_path: Path) -> None:

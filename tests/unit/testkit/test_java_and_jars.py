@@ -37,24 +37,6 @@ def install_java(home: Path, version: str) -> Path:
     return program
 
 
-def test_java_home_precedes_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = install_java(tmp_path / "seventeen", "17")
-    (tmp_path / "path" / "java").symlink_to(install_java(tmp_path / "twenty-one", "21"))
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "seventeen"))
-    assert java_and_jars.find_java() == wanted
-
-
-def test_a_java_of_another_version_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install_java(tmp_path / "eleven", "11")
-    wanted = install_java(tmp_path / "twenty-one", "21")
-    (tmp_path / "path" / "java").symlink_to(wanted)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "eleven"))
-    assert java_and_jars.java_home() == tmp_path / "twenty-one"
-    assert java_and_jars.java_environment()["JAVA_HOME"] == str(tmp_path / "twenty-one")
-
-
 def test_without_a_java_the_error_has_the_tried_paths_and_an_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,3 +126,16 @@ def test_a_key_store_is_a_head_its_certificates_and_a_digest() -> None:
         store[-20:]
         == hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + store[:-20]).digest()
     )
+
+
+def test_java_home_precedes_path_and_a_java_of_another_version_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_java(tmp_path / "eleven", "11")
+    seventeen = install_java(tmp_path / "seventeen", "17")
+    (tmp_path / "path" / "java").symlink_to(install_java(tmp_path / "twenty-one", "21"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "seventeen"))
+    assert java_and_jars.find_java() == seventeen
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "eleven"))
+    assert java_and_jars.java_home() == tmp_path / "twenty-one"
+    assert java_and_jars.java_environment()["JAVA_HOME"] == str(tmp_path / "twenty-one")

@@ -1,5 +1,5 @@
-"""The artifacts of each release, as far as they can be checked without fetching and starting it;
-answers of embedded brokers about themselves; ports of servers.
+"""The artifacts and configs of each release, without fetching and starting it; folders of clusters,
+ports of servers, and answers of brokers about themselves.
 """
 
 from __future__ import annotations
@@ -26,31 +26,6 @@ from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import free_port
 
 FACTS = {"id", "host", "port", "folder", "zookeeper", "voters", "roles", "listeners"}
-
-
-def test_the_default_is_a_release_and_so_is_jafka() -> None:
-    assert {DEFAULT_VERSION, JAFKA} <= RELEASES.keys()
-
-
-@pytest.mark.parametrize("version", RELEASES)
-def test_every_artifact_is_of_one_version(version: str) -> None:
-    assert all(
-        artifact.version.replace(".", "").isalnum() for artifact in release(version).artifacts
-    ), "ranges bring new jars each month"
-
-
-@pytest.mark.parametrize("version", RELEASES)
-def test_a_release_has_only_configs_that_its_broker_knows(version: str) -> None:
-    for text in release(version).properties.values():
-        text.format_map(dict.fromkeys(FACTS, "known"))
-
-
-@pytest.mark.parametrize(
-    "version", [version for version, row in RELEASES.items() if row.has_zookeeper]
-)
-def test_a_release_that_needs_zookeeper_is_refused_without(version: str) -> None:
-    with pytest.raises(SettingsError, match="needs a ZooKeeper"):
-        Kafka(version=version)
 
 
 def test_a_cluster_deletes_the_folder_that_it_made_and_none_of_its_caller(
@@ -91,14 +66,6 @@ _V0 = bytes.fromhex(f"00000000 {_BROKER} 00000001 0000 000174 {_PARTITIONS}")
 _V1_WITHOUT_TOPICS = bytes.fromhex(f"00000000 {_BROKER} ffff 00000007 00000000")
 
 
-def test_version_0_has_brokers_and_leaders_and_no_controller() -> None:
-    assert parse_metadata(_V0, version=0) == Metadata(frozenset({7}), None, {"t": {0: 7, 1: -1}})
-
-
-def test_version_1_has_the_controller_and_requests_no_topic() -> None:
-    assert parse_metadata(_V1_WITHOUT_TOPICS, version=1) == Metadata(frozenset({7}), 7, {})
-
-
 @pytest.mark.parametrize("answer", [b"", b"\0\0", b"\0\0\0\x09half"])
 def test_a_broker_that_hangs_up_early_is_a_broken_connection(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -114,3 +81,22 @@ def test_a_broker_that_hangs_up_early_is_a_broken_connection(answer: bytes) -> N
         with pytest.raises(OSError):
             metadata(server.getsockname()[1], version=1)
         thread.join()
+
+
+@pytest.mark.parametrize("version", sorted({*RELEASES, DEFAULT_VERSION, JAFKA}))
+def test_a_release_has_artifacts_of_one_version_and_configs_that_its_broker_knows(
+    version: str,
+) -> None:
+    found = release(version)
+    for artifact in found.artifacts:
+        assert artifact.version.replace(".", "").isalnum(), "ranges bring new jars each month"
+    for text in found.properties.values():
+        text.format_map(dict.fromkeys(FACTS, "known"))
+    if found.has_zookeeper:
+        with pytest.raises(SettingsError, match="needs a ZooKeeper"):
+            Kafka(version=version)
+
+
+def test_metadata_of_version_0_has_leaders_and_that_of_version_1_the_controller() -> None:
+    assert parse_metadata(_V0, version=0) == Metadata(frozenset({7}), None, {"t": {0: 7, 1: -1}})
+    assert parse_metadata(_V1_WITHOUT_TOPICS, version=1) == Metadata(frozenset({7}), 7, {})

@@ -55,8 +55,8 @@ def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -
     turns = rotation(P0, P1)
     turns.add(P0, iter([0, 1]))
     turns.pause([P0])
-    assert (turns.paused, turns.to_fetch(), turns.take(9)) == ({P0}, (P1,), {})
-    assert not turns.has_records
+    assert turns.paused == {P0} and turns.to_fetch() == (P1,)
+    assert turns.take(9) == {} and not turns.has_records
     turns.add(P1, iter([5]))
     assert turns.take(9) == {P1: [5]}
     turns.resume([P0])

@@ -14,6 +14,7 @@ import re
 import threading
 import warnings
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_a_line_has_progress_and_while_records_are_fetched_speed_and_remaining_t
 def test_the_picture_of_every_verb_fits_a_terminal(verb: Verb | None) -> None:
     most = ReadSoFar(99_999, 99_999, 10**12, 10**12, 10**12, 10**14)
     for reached in (None, HALF, most):
-        picture = Picture(lambda reached=reached: Doing(verb, reached))
+        picture = Picture(partial(Doing, verb, reached))
         console = Console(width=80, file=io.StringIO(), force_terminal=True)
         with console.capture() as seen:
             console.print(picture.now())

@@ -130,6 +130,10 @@ PLAN = plain_plan(4)
 CURRENT = UpToDate(PLAN, {})
 
 
+MOVED = "moved 1 committed offsets"
+NOT_READ = f"{MOVED} of topics that are not read now"
+
+
 @pytest.mark.parametrize(
     ("state", "verdict", "words"),
     [
@@ -138,12 +142,8 @@ CURRENT = UpToDate(PLAN, {})
         (Supersede(PLAN, "its range has expired"), Verdict.OK, "its range has expired"),
         (CURRENT, Verdict.OK, "plan 4 is the newest in both"),
         (replace(CURRENT, uncommitted=(LOG,)), Verdict.OK, "1 of its offsets are not committed"),
-        (replace(CURRENT, followed={LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
-        (
-            replace(CURRENT, not_followed={LOG: 9}),
-            Verdict.ADVICE,
-            "moved 1 committed offsets of topics that are not read now",
-        ),
+        (replace(CURRENT, followed={LOG: 9}), Verdict.ADVICE, MOVED),
+        (replace(CURRENT, not_followed={LOG: 9}), Verdict.ADVICE, NOT_READ),
         (RebuildFromTable(PLAN, CURRENT), Verdict.ADVICE, "ZooKeeper does not know it"),
     ],
 )
@@ -158,7 +158,9 @@ def test_the_state_of_the_pipeline_is_described_in_words(
 
 OF_S3A = "spark.delta.logStore.s3a.impl"
 CONDITIONAL = "offset_range_etl.ConditionalLogStore"
-LOCAL = "org.apache.spark.sql.delta.storage.LocalLogStore"
+LOCAL = {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.LocalLogStore"}
+DYNAMO = {OF_S3A: "io.delta.storage.S3DynamoDBLogStore"}
+REPLACING = {"spark.hadoop.fs.s3a.performance.flags": "create"}
 
 
 @pytest.mark.parametrize(
@@ -170,21 +172,11 @@ LOCAL = "org.apache.spark.sql.delta.storage.LocalLogStore"
         ("s3a://b/t", {}, Verdict.OK, CONDITIONAL),
         ("s3://b/t", {"spark.delta.logStore.gs.impl": "x"}, Verdict.OK, CONDITIONAL),
         ("s3://b/t", {OF_S3A: "x"}, Verdict.OK, "by x"),
-        (
-            "s3://b/t",
-            {"spark.hadoop.fs.s3a.performance.flags": "create"},
-            Verdict.FAILED,
-            "could replace one another",
-        ),
-        (
-            "s3a://b/t",
-            {OF_S3A: "io.delta.storage.S3DynamoDBLogStore"},
-            Verdict.OK,
-            "S3DynamoDBLogStore",
-        ),
+        ("s3://b/t", REPLACING, Verdict.FAILED, "could replace one another"),
+        ("s3a://b/t", DYNAMO, Verdict.OK, "S3DynamoDBLogStore"),
         ("ftp://b/t", {}, Verdict.ADVICE, "not known"),
         ("gs://b/t", {}, Verdict.ADVICE, "gs:// is supported but not tested"),
-        ("s3a://b/t", {"spark.delta.logStore.class": LOCAL}, Verdict.FAILED, "loses commits"),
+        ("s3a://b/t", LOCAL, Verdict.FAILED, "loses commits"),
     ],
 )
 def test_a_store_is_judged_by_its_scheme_and_its_log_store(
@@ -213,18 +205,12 @@ def test_a_disk_that_is_nearly_full_is_advice(
         ("auto", None, Verdict.OK, "table.writer is auto: arrow"),
         ("auto", "m:f", Verdict.OK, "spark. The arrow writer cannot be: the transform"),
         ("arrow", None, Verdict.OK, "is arrow"),
-        (
-            "arrow",
-            "m:f",
-            Verdict.FAILED,
-            "The arrow writer cannot be: the transform takes a DataFrame",
-        ),
+        ("arrow", "m:f", Verdict.FAILED, "cannot be: the transform takes a DataFrame"),
     ],
 )
 def test_the_writer_of_the_files_is_reported_before_a_run(
     writer: str, transform: str | None, verdict: Verdict, message: str
 ) -> None:
-    (line,) = lines_of(
-        doctor.check_writer, table={"path": "table", "writer": writer}, transform=transform
-    )
+    table = {"path": "table", "writer": writer}
+    (line,) = lines_of(doctor.check_writer, table=table, transform=transform)
     assert line.verdict is verdict and message in line.found

@@ -239,15 +239,10 @@ class RunsMeanwhile:
 
 def offsets_of(reported: Any) -> list[tuple[int, int]]:
     """The expected intervals, from kept plans and from the loaded intervals."""
-    kept = [(r.from_offset, r.until_offset) for plan, _ in reported.kept for r in plan.ranges]
-    return sorted(
-        kept
-        + [
-            (i.from_offset, i.until_offset)
-            for found in reported.loaded.intervals.values()
-            for i in found
-        ]
-    )
+    found = [r for plan, _ in reported.kept for r in plan.ranges]
+    for intervals in reported.loaded.intervals.values():
+        found += intervals
+    return sorted((one.from_offset, one.until_offset) for one in found)
 
 
 def look(during: RunsMeanwhile) -> Any:

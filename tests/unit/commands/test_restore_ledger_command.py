@@ -399,8 +399,9 @@ def seen(outside: Outside, settings: Settings | None = None) -> Snapshot:
     return FakeWorld(outside, settings or settings_for(outside)).observe()
 
 
-NOT_OBSERVED = ("extents", "leaders", "topic_ids", "bytes_per_offset", "starts", "leader_epochs")
-NOT_OBSERVED += ("epoch_ends", "looked_at", "fingerprints")
+NOT_OBSERVED = (
+    "extents leaders topic_ids bytes_per_offset starts leader_epochs epoch_ends looked_at fingerprints"
+).split()
 
 
 def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> SourcesDiff:

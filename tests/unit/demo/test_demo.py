@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from etl.testkit.brokers import DEFAULT_VERSION, JAFKA
 def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
     """The number of each event, and its place in its entry."""
     whole = OffsetRange(TopicPartition("clicks", partition, 0), 0, len(messages))
-    sizes = {"fetch_max_bytes": 1 << 20, "max_batch_bytes": 1 << 20}
+    sizes: dict[str, Any] = {"fetch_max_bytes": 1 << 20, "max_batch_bytes": 1 << 20}
     cursor = Cursor(whole, FetchOptions(isolation=Isolation.READ_UNCOMMITTED, **sizes))
     unknown = (None, None, None, None, ())
     fetched = FetchedPartition(

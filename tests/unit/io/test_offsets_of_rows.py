@@ -27,11 +27,11 @@ LOG = TopicPartition("clicks", 0)
 
 def rows(*of: tuple[str | None, int | None, int | None], **more: Sequence[Any]) -> pyarrow.Table:
     """(topic, partition, offset)."""
-    kinds = (pyarrow.string(), pyarrow.int32(), pyarrow.int64())
-    names = ("topic", "partition", "offset")
+    topics, partitions, offsets = zip(*of, strict=True)
     columns = {
-        name: pyarrow.array(values, kind)
-        for name, values, kind in zip(names, zip(*of, strict=True), kinds, strict=True)
+        "topic": pyarrow.array(topics, pyarrow.string()),
+        "partition": pyarrow.array(partitions, pyarrow.int32()),
+        "offset": pyarrow.array(offsets, pyarrow.int64()),
     }
     return pyarrow.table({"value": [b"v"] * len(of), **columns, **more})
 
@@ -152,21 +152,19 @@ NOWHERE: Key = (None, None, None, None, None, None)
 
 
 def batch_of(keys: Sequence[Key]) -> pyarrow.RecordBatch:
-    return pyarrow.record_batch(
-        {
-            name: pyarrow.array(
-                [key[i] for key in keys], pyarrow.string() if name == "topic" else pyarrow.int64()
-            )
-            for i, name in enumerate(NAMES)
-        }
-    )
+    columns = {}
+    for i, name in enumerate(NAMES):
+        kind = pyarrow.string() if name == "topic" else pyarrow.int64()
+        columns[name] = pyarrow.array([key[i] for key in keys], kind)
+    return pyarrow.record_batch(columns)
 
 
 def runs_of(*batches: Sequence[Key]) -> list[tuple[object, ...]]:
     runs = Runs({CLICKS: numpy.array([0, 100, 200], numpy.int64)})
-    return [
-        tuple(row.values()) for found in runs(map(batch_of, batches)) for row in found.to_pylist()
-    ]
+    found = []
+    for table in runs(map(batch_of, batches)):
+        found += [tuple(row.values()) for row in table.to_pylist()]
+    return found
 
 
 def test_a_sequence_continues_with_the_next_message_of_its_entry_or_the_first_of_a_later_one() -> (

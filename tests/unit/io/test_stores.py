@@ -133,34 +133,34 @@ AWAITED = (
     "An error occurred while calling o125.getResult.\n"
     ": org.apache.spark.SparkException: Exception thrown in awaitResult: \nCaused by: "
 )
+FAILED_READ = (
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.{}] Encountered error while reading"
+)
+TRUNCATED = (
+    "org.apache.spark.sql.delta.DeltaFileNotFoundException: [DELTA_TRUNCATED_TRANSACTION_LOG]"
+)
 
 
 @pytest.mark.parametrize(
-    "text, message, file, exit_code",
+    ("text", "message", "file", "exit_code"),
     [
         (
-            "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered "
-            "error while reading file "
+            f"{FAILED_READ.format('FILE_NOT_EXIST')} file "
             "file:/data/a%20table/topic=clicks/part-0.snappy.parquet. File does not exist. It is",
             "does not exist",
             "part-0.snappy.parquet",
             5,
         ),
         (
-            "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error "
-            "while reading file s3a://b/t/part-0.parquet.  "
-            "SQLSTATE: KD001",
+            f"{FAILED_READ.format('NO_HINT')} file s3a://b/t/part-0.parquet.  SQLSTATE: KD001",
             "cannot be read",
             "part-0.parquet",
             7,
         ),
         (
-            "org.apache.spark.sql.delta.DeltaFileNotFoundException: "
-            "[DELTA_TRUNCATED_TRANSACTION_LOG] "
-            "file:/t/_delta_log/00000000000000000000.json: Unable to reconstruct state at "
-            "version 1",
+            f"{TRUNCATED} file:/t/_delta_log/{0:020}.json: Unable to reconstruct state at version 1",
             "does not exist",
-            "00000000000000000000.json",
+            f"{0:020}.json",
             5,
         ),
     ],
@@ -171,10 +171,8 @@ def test_a_file_that_cannot_be_read_is_named_and_a_retry_is_advised_only_where_i
 ) -> None:
     found = unreadable(AWAITED + text, "/data/a table")
     assert found is not None and message in found.message
-    assert found.where["file"] == file
-    assert found.where["path"] == "/data/a table"
-    assert found.exit_code == exit_code
-    assert found.retriable == (exit_code == 7)
+    assert found.where == {"file": file, "path": "/data/a table"}
+    assert (found.exit_code, found.retriable) == (exit_code, exit_code == 7)
     assert ("repair()" in found.action) == (exit_code == 5 and file.endswith("parquet"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,29 +28,23 @@ def labelled_metrics(
 ) -> dict[str, dict[str, float]]:
     """Metric -> labels besides pipeline and group, the topic first -> value."""
     report.settings = report.settings or SETTINGS
+    text = metrics_of(
+        report, now_ms=NOW_MS, per_partition=per_partition, last_success_s=last_success_s
+    )
     found: dict[str, dict[str, float]] = {}
-    for sample in parsed(
-        metrics_of(
-            report, now_ms=NOW_MS, per_partition=per_partition, last_success_s=last_success_s
-        )
-    ):
-        name, labels, value = sample
-        assert (labels.pop("pipeline"), labels.pop("group")) == (report.pipeline, report.group)
-        by_topic = sorted(labels, key=lambda label: label != "topic")
-        series = " ".join(labels[label] for label in by_topic)
-        assert series not in found.get(name, {}), "no series is there twice"
-        found.setdefault(name, {})[series] = value
-    return found
-
-
-def parsed(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(text):
         assert family.type == "gauge"
         assert family.documentation == HELP[family.name.removeprefix(PREFIX)]
-        yield from (
-            (sample.name.removeprefix(PREFIX), sample.labels, sample.value)
-            for sample in family.samples
-        )
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            pipeline, group = labels.pop("pipeline"), labels.pop("group")
+            assert (pipeline, group) == (report.pipeline, report.group)
+            by_topic = sorted(labels, key=lambda label: label != "topic")
+            series = " ".join(labels[label] for label in by_topic)
+            of_name = found.setdefault(sample.name.removeprefix(PREFIX), {})
+            assert series not in of_name, "no series is there twice"
+            of_name[series] = sample.value
+    return found
 
 
 def looked(extents: Mapping[TopicPartition, tuple[int, int]], **changes: object) -> Report:

@@ -114,14 +114,12 @@ def refusal(key: str, value: Any) -> SettingsError:
 
 def test_the_least_conf_has_the_documented_defaults() -> None:
     found = parse(LEAST)
-    source, group, table = found.source, found.group, found.table
-    assert source.starting_offsets == StartAt.EARLIEST
-    assert source.new_topics_starting_offsets == StartAt.EARLIEST
+    source, group, table, limits = found.source, found.group, found.table, found.limits
+    assert source.starting_offsets == source.new_topics_starting_offsets == StartAt.EARLIEST
     policies = (source.on_data_loss, group.on_offset_changed, source.on_no_leader)
     assert policies == (OnDataLoss.FAIL, OnOffsetChanged.FAIL, OnNoLeader.FAIL)
     assert source.isolation_level == Isolation.READ_COMMITTED
     assert source.fetch_max_bytes == 16_777_216
-    limits = found.limits
     assert (limits.target_task_bytes, found.ledger.lock_timeout_s) == (268_435_456, 60)
     assert (table.writer, table.partition_by, found.report.path) == ("spark", (), "reports")
     absent = (limits.max_records_per_plan, limits.max_bytes_per_plan, source.bootstrap_servers)
@@ -140,20 +138,12 @@ def test_every_key_is_taken() -> None:
     assert found.table.partition_by == ("topic", "event_date")
     with pytest.raises(ValueError, match="frozen"):
         found.pipeline = "other"
-    keys = (
-        "source.topics",
-        "source.exclude_topics",
-        "source.assume_compacted",
-        "table.partition_by",
-    )
-    for key in keys:
+    lists = ("source.topics", "source.exclude_topics", "source.assume_compacted")
+    for key in (*lists, "table.partition_by"):
         one, several = (document_with(key, value) for value in ("topic", ["topic"]))
         assert parse_settings(one) == parse_settings(several), "one name is a list of one"
-    assert found.spark == {
-        "spark.master": "local[2]",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "4",
-    }
+    number = "spark.sql.shuffle.partitions"
+    assert found.spark == {"spark.master": "local[2]", "spark.ui.enabled": "false", number: "4"}
 
 
 @pytest.mark.parametrize(
@@ -534,30 +524,25 @@ def test_an_alias_is_refused_with_its_line_and_what_to_write_instead(
 
 
 @pytest.mark.parametrize(
-    ("key", "first", "second"),
+    ("first", "second"),
     [
-        ("limits", "limits: {max_records_per_plan: 10}", "limits: {local_below_bytes: 0}"),
-        ("pipeline", "pipeline: a", "'pipeline': b"),
-        ("deny", "report: {deny: 1, x: 2,", "  deny: 3}"),
-        (
-            "max_records_per_plan",
-            "limits:\n  max_records_per_plan: 10",
-            "  max_records_per_plan: 11",
-        ),
-        ("spark.driver.memory", "spark:\n  spark.driver.memory: 2g", "  spark.driver.memory: 4g"),
-        ("a", "report:\n  - a: 1", "    a: 2"),
+        ("limits: {max_records_per_plan: 10}", "limits: {local_below_bytes: 0}"),
+        ("pipeline: a", "'pipeline': b"),
+        ("report: {deny: 1, x: 2,", "  deny: 3}"),
+        ("limits:\n  max_records_per_plan: 10", "  max_records_per_plan: 11"),
+        ("spark:\n  spark.driver.memory: 2g", "  spark.driver.memory: 4g"),
+        ("report:\n  - a: 1", "    a: 2"),
     ],
 )
 def test_a_key_that_stands_twice_in_a_conf_is_refused_with_both_lines(
-    tmp_path: Path, key: str, first: str, second: str
+    tmp_path: Path, first: str, second: str
 ) -> None:
     path = tmp_path / "clicks.yaml"
     path.write_text(f"# a comment\n{first}\n{second}\n")
-    lines = path.read_text().count("\n")
-    with pytest.raises(
-        SettingsError,
-        match=f"duplicate key {key}, first in line {lines - 1};.*: line {lines}, column",
-    ) as caught:
+    key = second.partition(":")[0].strip(" '")
+    last = path.read_text().count("\n")
+    message = f"duplicate key {key}, first in line {last - 1};.*: line {last}, column"
+    with pytest.raises(SettingsError, match=message) as caught:
         load_settings(path)
     assert (caught.value.exit_code, caught.value.where["path"]) == (2, path)
 
@@ -642,21 +627,12 @@ KEYS = keys_of_the_whole_conf()
 @example(key="spark", value={b"": "x"})
 def test_any_value_of_any_key_gives_settings_or_a_settings_error(key: str, value: Any) -> None:
     document = yaml.safe_load(WHOLE)
-    section = document
-    *sections, last = key.split(".")
-    for name in sections:
-        section = section[name]
-    section[last] = value
+    section, _, last = key.rpartition(".")
+    (document[section] if section else document)[last] = value
     try:
         assert isinstance(parse_settings(document), Settings)
     except SettingsError as error:
         assert error.message and str(error)
-
-
-def test_a_document_that_is_no_mapping_is_a_settings_error() -> None:
-    for document in (None, 7, "clicks", [], {1: 2}, {"pipeline": {}}):
-        with pytest.raises(SettingsError):
-            parse_settings(document)
 
 
 NAMES = st.sampled_from([None, "m:f", "m:g"])
@@ -704,3 +680,10 @@ def test_plans_stored_before_arrow_transforms_continue() -> None:
 
 
 BEFORE = ["e185f091c68f8a68", "4acda0c7ebba8d6d"]
+
+
+def test_a_document_that_is_no_mapping_of_keys_is_a_settings_error() -> None:
+    documents: list[Any] = [None, 7, "clicks", [], {1: 2}, {"pipeline": {}}]
+    for document in documents:
+        with pytest.raises(SettingsError):
+            parse_settings(document)

@@ -69,20 +69,22 @@ def store_keys(**keys: Any) -> dict[str, Any]:
     return {"path": "s3://lake/clicks", "store": {**STORE, **keys}}
 
 
+OAUTH = {"mechanism": "OAUTHBEARER", "token": SECRET}
+KEY = {"cert_file": "c.pem", "key_password": SECRET}
 PLAIN_SECRETS: list[tuple[str, dict[str, Any]]] = [
     ("source", broker_login(password=SECRET)),
     ("source", broker_login(password=SECRET + "-${env:PATH}")),
     ("source", broker_login(password=[SECRET])),
     ("source", broker_login(pasword=SECRET)),
     ("source", {"security": {"protocol": "SASL_SSL", "sasl": SECRET}}),
-    ("source", {"security": {"sasl": {"mechanism": "OAUTHBEARER", "token": SECRET}}}),
-    ("source", {"security": {"tls": {"cert_file": "c.pem", "key_password": SECRET}}}),
+    ("source", {"security": {"protocol": "SASL_SSL", "sasl": OAUTH}}),
+    ("source", {"security": {"protocol": "SSL", "tls": KEY}}),
     ("source", {"security": SECRET}),
     ("zookeeper", {"auth": {**SASL, "password": SECRET}}),
     ("zookeeper", {"auth": {**SASL, "pasword": SECRET}}),
     ("zookeeper", {"auth": {**SASL, "password": [SECRET]}}),
     ("zookeeper", {"auth": SECRET}),
-    ("zookeeper", {"tls": {"cert_file": "c.pem", "key_password": SECRET}}),
+    ("zookeeper", {"tls": KEY}),
     ("table", store_keys(secret_key=SECRET)),
     ("table", store_keys(secret_key=f"{SECRET}${{env:KEY}}")),
     ("table", store_keys(secret_key={SECRET: 1})),

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -43,23 +43,14 @@ def written(path: Path) -> Written:
     symbols, texts, names = dict[str, set[str]](), list[str](), set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         symbols.update(_defined(node))
-        names.update(
-            value
-            for key in ("id", "attr", "arg", "name")
-            if isinstance(value := getattr(node, key, None), str)
-        )
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and "\n" not in node.value
-        ):
-            names.update(re.findall(r"\w+", node.value))
-        elif (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            texts.append(node.value.value)
+        spelled_here = [getattr(node, key, None) for key in ("id", "attr", "arg", "name")]
+        names.update(name for name in spelled_here if isinstance(name, str))
+        if isinstance(node, ast.Expr):
+            text = getattr(node.value, "value", None)
+            texts += [text] if isinstance(text, str) else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if "\n" not in node.value:
+                names.update(re.findall(r"\w+", node.value))
     return Written(symbols, tuple(texts), frozenset(names))
 
 
@@ -75,14 +66,12 @@ def _defined(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
 
 @functools.cache
 def is_setting(name: str) -> bool:
-    section: type[BaseModel] = Settings
+    section: Any = Settings
     for part in name.split("."):
-        if (
-            not (isinstance(section, type) and issubclass(section, BaseModel))
-            or part not in section.model_fields
-        ):
+        fields = getattr(section, "model_fields", {})
+        if part not in fields:
             return False
-        section = section.model_fields[part].annotation  # type: ignore[assignment]
+        section = fields[part].annotation
     return True
 
 
@@ -92,16 +81,15 @@ def is_there(name: str) -> bool:
     of a class.
     """
     parts = name.split(".")
-    for depth in range(3):
-        head, tail = parts[: len(parts) - depth], parts[len(parts) - depth :]
-        for path in MODULES:
-            if (
-                head
-                and f".{dotted(path)}".endswith("." + ".".join(head))
-                and _has(written(path).symbols, tail)
-            ):
+    for path in MODULES:
+        symbols = written(path).symbols
+        if _has(symbols, parts[-2:]):
+            return True
+        for depth in range(min(3, len(parts))):
+            head, tail = parts[: len(parts) - depth], parts[len(parts) - depth :]
+            if f".{dotted(path)}".endswith("." + ".".join(head)) and _has(symbols, tail):
                 return True
-    return any(_has(written(path).symbols, parts[-2:]) for path in MODULES)
+    return False
 
 
 def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
@@ -122,10 +110,7 @@ def ours() -> frozenset[str]:
 
 def names_in(text: str) -> set[str]:
     """`module.symbol` in backticks, with a module, a folder or a class of ours as first part."""
-    found = {
-        name.removesuffix("()")
-        for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)
-    }
+    found = re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+)(?:\(\))?`", text)
     return {
         name
         for name in found
@@ -134,16 +119,17 @@ def names_in(text: str) -> set[str]:
 
 
 def test_what_a_docstring_calls_by_its_name_is_there() -> None:
-    named = {
-        (place(module), name)
-        for module in CODE
-        for text in written(module).texts
-        for name in names_in(text)
-    }
-    assert (
-        named
-        and sorted(one for one in named if not is_there(one[1]) and not is_setting(one[1])) == []
-    )
+    dotted_names, snake_case = set(), set()
+    for module in CODE:
+        for text in written(module).texts:
+            dotted_names |= {(place(module), name) for name in names_in(text)}
+            for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text):
+                snake_case.add((place(module), name))
+    assert dotted_names and snake_case
+    missing = [one for one in dotted_names if not is_there(one[1]) and not is_setting(one[1])]
+    assert sorted(missing) == []
+    of_spark_sql = {"to_date"}
+    assert sorted(one for one in snake_case if one[1] not in spelled() | of_spark_sql) == []
 
 
 @functools.cache
@@ -152,18 +138,6 @@ def spelled() -> frozenset[str]:
     return frozenset(part for path in MODULES for part in dotted(path).split(".")).union(
         *(written(path).spelled for path in MODULES)
     )
-
-
-def test_a_snake_case_name_in_a_docstring_is_one_of_the_code() -> None:
-    named = {
-        (place(module), name)
-        for module in CODE
-        for text in written(module).texts
-        for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)
-    }
-    assert (
-        named and sorted(one for one in named if one[1] not in spelled() | {"to_date"}) == []
-    )  # that one is a function of Spark's SQL
 
 
 @pytest.mark.parametrize("page", PAGES, ids=place)
@@ -207,9 +181,8 @@ def leaves(
 
 def test_the_conf_that_has_every_key_has_each_of_them() -> None:
     known = sorted(keys_of(Settings))
-    assert (
-        sorted(leaves(yaml.safe_load((ROOT / "conf" / "clicks.yaml").read_text()), known)) == known
-    )
+    document = yaml.safe_load((ROOT / "conf" / "clicks.yaml").read_text())
+    assert sorted(leaves(document, known)) == known
 
 
 @functools.cache

@@ -30,16 +30,12 @@ class Rows:
     def rows_of_today(self, plan: Plan) -> Recount:
         if not self.is_counted:
             return Recount((NOT_COUNTED,) * len(plan.ranges), "no column offset")
-        return Recount(
-            tuple(
-                RangeResult(
-                    0
-                    if plan.partitions[r.partition].incarnation
-                    else max(0, min(r.until_offset, 100) - r.from_offset)
-                )
-                for r in plan.ranges
-            )
-        )
+        results = []
+        for r in plan.ranges:
+            rows = max(0, min(r.until_offset, 100) - r.from_offset)
+            is_first_life = not plan.partitions[r.partition].incarnation
+            results.append(RangeResult(rows if is_first_life else 0))
+        return Recount(tuple(results))
 
 
 def stands(**changes: Any) -> Standing:

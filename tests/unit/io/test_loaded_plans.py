@@ -87,17 +87,17 @@ def test_a_pipeline_with_expired_commits_is_known_by_a_checkpoint_and_its_plan_i
 
 
 def test_a_checkpoint_of_version_2_in_json_has_the_same_content(table: Path) -> None:
-    actions = [
-        json.loads(line) for file in log_files(table) for line in file.read_text().splitlines()
-    ]
-    last = {action["txn"]["appId"]: action for action in actions if "txn" in action}
-    kept = [
-        {"checkpointMetadata": {"version": 3}},
-        *last.values(),
-        *(a for a in actions if not a.keys() & {"commitInfo", "txn"}),
-    ]
-    written = table / "_delta_log" / f"{3:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
-    written.write_text("\n".join(json.dumps(action) for action in kept))
+    actions, last = [], {}
+    for file in log_files(table):
+        for line in file.read_text().splitlines():
+            action = json.loads(line)
+            if "txn" in action:
+                last[action["txn"]["appId"]] = action
+            elif "commitInfo" not in action:
+                actions.append(action)
+    kept = [{"checkpointMetadata": {"version": 3}}, *last.values(), *actions]
+    name = f"{3:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+    (table / "_delta_log" / name).write_text("\n".join(map(json.dumps, kept)))
     for file in log_files(table)[:3]:
         file.unlink()
     assert other_pipelines(str(table), OURS) == (OtherPipeline(OLD, 2),)
@@ -184,9 +184,8 @@ def test_inherited_plans_are_no_loads_and_later_loads_are_wherever_our_commit_is
     [found] = loads(table, inherits=Predecessor(OLD, 1))
     assert found.by == Predecessor(OLD, 2)
     plan = plan_of(1, inherits=Predecessor(OLD, 1))
-    nothing_of_ours = read_table(
-        str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", plan=plan
-    )
+    is_ours = "clicks".__eq__
+    nothing_of_ours = read_table(str(table), NEW, known=None, is_ours=is_ours, plan=plan)
     assert nothing_of_ours
     later = [found.by for found in nothing_of_ours.foreign]
     assert later == [Predecessor(OLD, 2), Predecessor(OURS, 1)]
@@ -197,15 +196,10 @@ def test_loads_of_a_pipeline_inherited_long_ago_are_found_below_the_last_inherit
 ) -> None:
     commit(table, OLD, plan_of(3))
     commit(table, NEW, plan_of(1))
-
-    def found(*heirs: Predecessor) -> list[Predecessor | None]:
-        return [
-            one.by
-            for one in loads(table, known=5, inherits=Predecessor(NEW, 1), predecessors=heirs)
-        ]
-
-    assert found(Predecessor(OLD, 3)) == []
-    assert found(Predecessor(OLD, 2)) == [Predecessor(OLD, 3)]
+    for newest, found in ((3, []), (2, [Predecessor(OLD, 3)])):
+        heirs = (Predecessor(OLD, newest),)
+        loaded = loads(table, known=5, inherits=Predecessor(NEW, 1), predecessors=heirs)
+        assert [one.by for one in loaded] == found
 
 
 def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_the_plan_was_made(
@@ -231,14 +225,9 @@ def put_back(copy: Path, path: Path) -> None:
 def acknowledgement_on(path: Path) -> Acknowledgement:
     table = DeltaTable(str(path))
     version = table.version()
-    return Acknowledgement(
-        str(table.metadata().id),
-        version,
-        1,
-        "seen",
-        1,
-        commit=hash_of_commit(open_log(str(path)), version),
-    )
+    commit_hash = hash_of_commit(open_log(str(path)), version)
+    table_id = str(table.metadata().id)
+    return Acknowledgement(table_id, version, 1, "seen", 1, commit=commit_hash)
 
 
 def read(path: Path, known: int | None, acknowledgement: Acknowledgement | None = None) -> Table:

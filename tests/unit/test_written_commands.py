@@ -48,8 +48,8 @@ def messages(path: Path) -> tuple[str, ...]:
     joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
     parts = {id(part) for node in joined for part in node.values}
     texts = []
-    for node in joined:
-        values = [part.value if isinstance(part, ast.Constant) else 1 for part in node.values]
+    for text in joined:
+        values = [part.value if isinstance(part, ast.Constant) else 1 for part in text.values]
         texts.append("".join(map(str, values)))
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:

@@ -34,18 +34,16 @@ def commands(found: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-OF_A_CONF = sorted(
-    name for name, one in COMMANDS.items() if any(param.name == "conf" for param in one.params)
-)
+OF_A_CONF = [name for name, one in COMMANDS.items() if any(p.name == "conf" for p in one.params)]
 
 
 def test_the_packages_list_of_commands_has_each_of_them() -> None:
     text = " ".join(str(etl.cli.__doc__).split())
-    listed = text.split("`")[1].removeprefix("etl ").split("|")
-    families = [part.partition(" ")[::2] for part in map(str.strip, listed)]
-    assert sorted(COMMANDS) == sorted(
-        f"{first} {one.strip()}".strip() for first, others in families for one in others.split(",")
-    )
+    names = []
+    for family in text.split("`")[1].removeprefix("etl ").split("|"):
+        first, _, others = family.strip().partition(" ")
+        names += [f"{first} {word.strip()}".strip() for word in others.split(",")]
+    assert sorted(COMMANDS) == sorted(names)
 
 
 @pytest.mark.parametrize(

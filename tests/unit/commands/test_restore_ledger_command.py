@@ -169,43 +169,49 @@ def test_an_offset_of_a_topic_that_is_read_no_longer_is_left_where_another_clien
     )
 
 
+RECORDED, STORED = "in the table, and recorded", "stored, and not in the table"
+NOT_RECORDED, OLDER = "in the table, and not recorded", "older than the table's"
+MOVES = "commits the loaded-until offset"
+EXECUTES = "executes the plan"
+RESTORES = f"restores the ledger from the table, then {MOVES}"
+FOLLOWS = "continues at the committed offset, by group.on_offset_changed"
+REPLACES = "replaces the plan: clicks 0: its range starts at 0, and the log now at 2"
+NOT_MOVED, NOT_APPENDED = "offset not moved", "plan not appended"
+BEHIND = "ledger behind the table"
+LOADED = list(enumerate((5, 3, 4)))
+"""The loaded-until offset of each partition."""
 MENDED: dict[Callable[[], Outside], tuple[Settings, str | None, list[Any], str | None]] = {
-    loaded: (SETTINGS, "in the table, and recorded", [], None),
-    with_offsets_not_moved: (
-        SETTINGS,
-        "in the table, and recorded",
-        [(2, None, 4, 4, "offset not moved")],
-        "commits the loaded-until offset",
-    ),
+    loaded: (SETTINGS, RECORDED, [], None),
+    with_offsets_not_moved: (SETTINGS, RECORDED, [(2, None, 4, 4, NOT_MOVED)], MOVES),
     with_a_plan_that_is_not_recorded: (
         SETTINGS,
-        "in the table, and not recorded",
-        [(n, None, at, at, "offset not moved") for n, at in enumerate((5, 3, 4))],
-        "commits the loaded-until offset",
+        NOT_RECORDED,
+        [(n, None, at, at, NOT_MOVED) for n, at in LOADED],
+        MOVES,
     ),
     with_a_stored_plan: (
         SETTINGS,
-        "stored, and not in the table",
-        [(0, 5, 7, 5, "plan not appended"), (2, 4, 5, 4, "plan not appended")],
-        "executes the plan",
+        STORED,
+        [(0, 5, 7, 5, NOT_APPENDED), (2, 4, 5, 4, NOT_APPENDED)],
+        EXECUTES,
     ),
     with_a_stored_plan_and_a_short_log: (
         SETTINGS,
-        "stored, and not in the table",
-        [(0, 5, 7, None, "plan not appended"), (2, 4, 5, None, "plan not appended")],
-        "executes the plan",
+        STORED,
+        [(0, 5, 7, None, NOT_APPENDED), (2, 4, 5, None, NOT_APPENDED)],
+        EXECUTES,
     ),
     with_an_old_ledger: (
         SETTINGS,
-        "older than the table's",
-        [(0, 5, 5, 7, "ledger behind the table"), (2, 4, 4, 5, "ledger behind the table")],
-        "restores the ledger from the table, then commits the loaded-until offset",
+        OLDER,
+        [(0, 5, 5, 7, BEHIND), (2, 4, 4, 5, BEHIND)],
+        RESTORES,
     ),
     with_a_lost_ledger: (
         SETTINGS,
         None,
-        [(n, None, None, at, "ledger behind the table") for n, at in enumerate((5, 3, 4))],
-        "restores the ledger from the table, then commits the loaded-until offset",
+        [(n, None, None, at, BEHIND) for n, at in LOADED],
+        RESTORES,
     ),
     with_an_offset_and_no_plan: (
         SETTINGS,
@@ -215,18 +221,17 @@ MENDED: dict[Callable[[], Outside], tuple[Settings, str | None, list[Any], str |
     ),
     with_an_offset_that_is_followed: (
         FOLLOWING,
-        "in the table, and recorded",
+        RECORDED,
         [(0, 8, 5, 5, "moved by another client")],
-        "continues at the committed offset, by group.on_offset_changed",
+        FOLLOWS,
     ),
     with_a_plan_that_expired: (
         SKIPPING,
-        "stored, and not in the table",
-        [(n, None, at, None, "plan not appended") for n, at in enumerate((5, 3, 4))],
-        "replaces the plan: clicks 0: its range starts at 0, and the log now at 2",
+        STORED,
+        [(n, None, at, None, NOT_APPENDED) for n, at in LOADED],
+        REPLACES,
     ),
 }
-"""The settings, how the newest plan stands, the rows, and what the next run does."""
 
 
 @pytest.mark.parametrize("situation", MENDED, ids=lambda one: one.__name__)

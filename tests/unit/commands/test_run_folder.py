@@ -1,5 +1,5 @@
-"""A folder of confs: each is run, one after the other, what fails stops none of the others, and the
-whole ends as the worst of them.
+"""`etl run` with a directory of confs: each is run, one after the other, a failure stops none of the
+others, and the exit code is that of the worst.
 """
 
 from __future__ import annotations

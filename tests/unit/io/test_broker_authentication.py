@@ -1,5 +1,5 @@
-"""A user's function that returns tokens: whatever it does, its caller continues or fails within the
-deadline.
+"""A user's function that returns tokens: its caller continues or fails within the deadline, whatever
+the function does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The probe of a local mount: two hard links of one name. What stores answer is in
-tests/wire/test_stores_that_fail.py. The class for stores of S3: its jar is built from its source.
+"""The probe of a local mount by two hard links of one name (that of stores: see
+tests/wire/test_stores_that_fail.py), and the jar of the log store of S3, built from its source.
 """
 
 from __future__ import annotations
@@ -84,9 +84,6 @@ def test_a_killed_probe_does_not_make_the_folder_foreign(tmp_path: Path) -> None
     assert open_table(str(tmp_path)) is None
 
 
-def test_the_jar_has_the_classes_of_the_source_next_to_it() -> None:
-    assert shipped() == classes(), "python -m tests.log_store_build makes it anew"
-
-
-def test_the_jar_is_a_file_that_a_jvm_can_open() -> None:
+def test_the_jar_is_a_file_for_a_jvm_with_the_classes_of_the_source_next_to_it() -> None:
     assert jar_path() == JAR and Path(JAR).read_bytes().startswith(b"PK")
+    assert shipped() == classes(), "python -m tests.log_store_build makes it anew"

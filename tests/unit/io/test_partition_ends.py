@@ -1,4 +1,4 @@
-"""The fingerprint of the bytes before an offset is of what the leader has, or an error."""
+"""The fingerprint of the bytes before an offset is of what the leader has; otherwise it is an error."""
 
 from __future__ import annotations
 

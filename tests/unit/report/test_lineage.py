@@ -1,5 +1,5 @@
-"""What OpenLineage hears of a run: its start, how it ended, what it read and wrote; and that
-nothing of it changes the run.
+"""The OpenLineage events of a run: its start, its end, what it read and wrote; an event that is not sent
+does not change the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run decided from, as JSON and back: the same values but for addresses and gaps, and so the
+"""What a run decided from, as JSON and back: the same values except for addresses and gaps, and so the
 same decisions.
 """
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import re
 import time
 import traceback
 from pathlib import Path
@@ -166,17 +165,13 @@ def test_a_missing_secret_is_reported_with_its_key_the_machine_and_the_place(
     there.write_text(f"{SECRET}\n")
     latin.write_bytes(b"\xff\xfe")
     assert resolve_secret(SecretRef("file", "there", str(tmp_path)), "k") == SECRET
-    no_variable = "k refers to the environment variable NO_SUCH_VARIABLE, which cannot be read"
-    for secret, value in (
-        (
-            SecretRef("file", "absent", str(tmp_path)),
-            f"k refers to the file {absent}, which cannot be read",
-        ),
-        (SecretRef("env", "NO_SUCH_VARIABLE"), no_variable),
-        (SecretRef("file", str(tmp_path)), "cannot be read: Is a directory"),
-        (SecretRef("file", str(latin)), "cannot be read: it is not UTF-8"),
+    for secret, message in (
+        (SecretRef("file", "absent", str(tmp_path)), f"the file {absent}, which cannot be read"),
+        (SecretRef("env", "NO_SUCH"), "the environment variable NO_SUCH, which cannot be read"),
+        (SecretRef("file", str(tmp_path)), ".*, which cannot be read: Is a directory"),
+        (SecretRef("file", str(latin)), ".*, which cannot be read: it is not UTF-8"),
     ):
-        with pytest.raises(SettingsError, match=value) as refused:
+        with pytest.raises(SettingsError, match=f"k refers to {message}") as refused:
             resolve_secret(secret, "k")
         where = refused.value.where
         assert refused.value.exit_code == 2 and where["key"] == "k" and where["host"]
@@ -248,23 +243,25 @@ def test_a_password_in_invalid_yaml_is_not_shown(line: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("source.security.sasl.password=@hunter9", "the value is not valid YAML: "),
-        ("source.security.sasl.password='hunter9", "the value is not valid YAML: "),
-        ("source.security.sasl.password=[hunter9", "the value is not valid YAML: "),
-        ("source.security.sasl.password:hunter9", r"KEY=VALUE\. Write it"),
-        ("source.security.sasl.password hunter9", r"KEY=VALUE\. Write it"),
-        ("source.security.sasl.password:hunter9=2", "password: not of the form KEY=VALUE"),
-        ("source.security.sasl.password hunter9=2", "password: not of the form KEY=VALUE"),
-        ("source.security.sasl.password/hunter9=2", "password: not of the form KEY=VALUE"),
-        ("=hunter9", r"KEY=VALUE\. Write it"),
+        ("=@hunter9", "the value is not valid YAML: "),
+        ("='hunter9", "the value is not valid YAML: "),
+        ("=[hunter9", "the value is not valid YAML: "),
+        (":hunter9", r"KEY=VALUE\. Write it"),
+        (" hunter9", r"KEY=VALUE\. Write it"),
+        (":hunter9=2", "password: not of the form KEY=VALUE"),
+        (" hunter9=2", "password: not of the form KEY=VALUE"),
+        ("/hunter9=2", "password: not of the form KEY=VALUE"),
     ],
 )
 def test_a_password_in_an_invalid_change_is_not_shown(word: str, message: str) -> None:
+    key = "source.security.sasl.password"
     with pytest.raises(SettingsError, match=message) as error:
-        parse_change(word)
+        parse_change(key + word)
+    assert "hunter9" not in str(error.value) and "=2" not in str(error.value)
+    assert key in error.value.message
+    with pytest.raises(SettingsError, match=r"KEY=VALUE\. Write it") as error:
+        parse_change("=hunter9")
     assert "hunter9" not in str(error.value)
-    key = re.split("[=: /]?.?hunter9", word)[0]
-    assert key in error.value.message and "=2" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -238,10 +238,7 @@ def losing(*lost: Loss, number: int = 1) -> Plan:
         ([LossReason.MISSING], "source.on_data_loss"),
         ([LossReason.MOVED], "group.on_offset_changed"),
         ([LossReason.SKIPPED], "an operator"),
-        (
-            [LossReason.MISSING, LossReason.MOVED, LossReason.EXPIRED],
-            "source.on_data_loss and group.on_offset_changed",
-        ),
+        ([LossReason.MISSING, LossReason.MOVED], "source.on_data_loss and group.on_offset_changed"),
     ],
 )
 def test_losses_are_reported_with_their_reason(whys: list[LossReason], who: str) -> None:
@@ -318,37 +315,22 @@ def test_a_plan_is_described_with_its_results_for_people_and_programs() -> None:
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
         **A.place,
-        "from": 2,
-        "until": 10,
-        "leader": "0 at h:9092",
-        "leader_epoch": 4,
-        "rows": 7,
-        "fetched_bytes": 90,
-        "control_records": 0,
-        "aborted_records": 0,
-        "missing_offsets": 1,
-        "leader_epochs": [],
-        "gaps": [[3, 4]],
-        "gaps_complete": True,
-        "behind_transform": False,
+        **{"from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4},
+        **{"rows": 7, "fetched_bytes": 90, "control_records": 0, "aborted_records": 0},
+        **{"missing_offsets": 1, "gaps": [[3, 4]], "gaps_complete": True},
+        **{"leader_epochs": [], "behind_transform": False},
     }
     assert document["ranges"][1]["leader"] is None
     unseen = {"seen_offset": None, "seen_version": None}
-    assert document["partitions"] == [
-        {**partition.place, "loaded_until": until, **unseen}
-        for partition, until in ((A, 10), (B, 6))
-    ]
+    first, second = ({**A.place, "loaded_until": 10}, {**B.place, "loaded_until": 6})
+    assert document["partitions"] == [{**first, **unseen}, {**second, **unseen}]
     assert "rows" not in describe_plan(FIRST, None)["ranges"][0]
 
 
 def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs() -> None:
     runs = [f"clicks-2026010{day}T000000-00000{day}" for day in range(1, 6)]
-    of_others = [
-        "other-20250101T000000-000000.json",
-        "clicks-2-20250101T000000-000000.json",
-        "clicks-notes.json",
-        "clicks.yaml",
-    ]
+    of_others = ["other-20250101T000000-000000.json", "clicks-2-20250101T000000-000000.json"]
+    of_others += ["clicks-notes.json", "clicks.yaml"]
     of_jobs = [f"{runs[0]}-{job}.spark.log" for job in ("verify", "maintain", "into")]
     of_runs = [f"{run}{end}" for run in runs for end in (".json", ".spark.log")]
     names = of_runs + of_jobs + of_others

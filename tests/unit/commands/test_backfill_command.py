@@ -28,7 +28,7 @@ from etl.run.backfill import Beginning, action_for_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OnActiveMembers
 from etl.settings.load import settings_of_backfill
 from tests.builders import plain_plan, plain_settings, with_facts
-from tests.command_result import Terminal
+from tests.command_result import Terminal, run_etl
 from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld
 
@@ -128,8 +128,8 @@ def test_a_backfill_has_a_cap_and_reads_beside_active_members() -> None:
     assert (own.pipeline, own.metrics_file) == ("clicks", None)
     assert own.group.on_active_members is OnActiveMembers.SKIP
     assert own.limits.max_bytes_per_plan == BACKFILL_PLAN_BYTES
-    capped = plain_settings(limits={"max_bytes_per_plan": 5})
-    assert settings_of_backfill(capped, "old").limits.max_bytes_per_plan == 5
+    capped = settings_of_backfill(plain_settings(limits={"max_bytes_per_plan": 5}), "old")
+    assert capped.limits.max_bytes_per_plan == 5
     for name in ("", "a/b", "a@b", ".."):
         with pytest.raises(SettingsError, match="is not a name of a backfill"):
             settings_of_backfill(plain_settings(), name)
@@ -200,6 +200,15 @@ def ran_by(did: list[str]) -> Any:
     return ran
 
 
+@pytest.fixture
+def did(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The backfills that a command runs; the preview is that of a new one."""
+    names = list[str]()
+    monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
+    monkeypatch.setattr(backfill, "run_backfill", ran_by(names))
+    return names
+
+
 @pytest.mark.parametrize(
     ("answer", "words", "code", "done"),
     [
@@ -215,12 +224,11 @@ def test_on_a_terminal_it_shows_the_offsets_to_load_and_asks_for_confirmation(
     words: tuple[str, ...],
     code: int,
     done: int,
+    did: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    did, out = list[str](), Terminal()
-    monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
-    monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
+    out = Terminal()
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     with capsys.disabled():
         monkeypatch.setattr("sys.stdout", out)
@@ -230,20 +238,17 @@ def test_on_a_terminal_it_shows_the_offsets_to_load_and_asks_for_confirmation(
 
 
 def test_a_new_backfill_needs_yes_where_there_is_no_terminal_and_one_that_was_begun_does_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    did: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    did = list[str]()
-    monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
-    monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert main([*NEW, "--json"]) == 2 and not did
-    assert json.loads(capsys.readouterr().out)["message"] == (
+    result = run_etl(*NEW, "--json")
+    assert result.document["message"] == (
         "A new backfill needs a confirmation, and there is no terminal for one. It would do: "
         "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     )
-    assert main([*NEW, "--yes", "--json"]) == 0
-    assert main(NEW[:4]) == 0
+    assert result.code == 2 and not did
+    assert run_etl(*NEW, "--yes", "--json").code == run_etl(*NEW[:4]).code == 0
     monkeypatch.setattr(backfill, "preview_backfill", lambda *_: None)
     monkeypatch.setattr(backfill, "show_backfill", lambda *_: {})
-    assert main(NEW) == 0
+    assert run_etl(*NEW).code == 0
     assert did == ["old"] * 3

@@ -68,19 +68,19 @@ def test_two_messages_of_an_entry_are_not_double_and_the_second_of_one_index_is(
 
 def test_the_page_keeps_the_results_that_were_not_played_again(tmp_path: Path) -> None:
     cases = [Case(row, f"case {row}", f"the action of {row}", _never_played) for row in (1, 2)]
+    page = tmp_path / "crashes.md"
     first = Published(tmp_path, cases)
     first.played(cases[0], CaseResult("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
     first.played(cases[1], None, "AssertionError: it was missed\nmore")
     first.write()
-    page = (tmp_path / "crashes.md").read_text()
-    assert "| Spark | 2 | 0 | 1 | 5 | 5 | 0 | 0 |" in page
-    assert "- row 2, Spark: the action of 2: AssertionError: it was missed\n" in page
+    assert "| Spark | 2 | 0 | 1 | 5 | 5 | 0 | 0 |" in page.read_text()
+    failed = "- row 2, Spark: the action of 2: AssertionError: it was missed\n"
+    assert failed in page.read_text()
     again = Published(tmp_path, cases)
     again.played(cases[1], CaseResult("plan 1", "exit 0: ingested", Checked(7, 7, 0, 0, 0)))
     again.write()
-    page = (tmp_path / "crashes.md").read_text()
-    assert "| Spark | 2 | 0 | 0 | 12 | 12 | 0 | 0 |" in page
-    assert "Failed" not in page
+    assert "| Spark | 2 | 0 | 0 | 12 | 12 | 0 | 0 |" in page.read_text()
+    assert "Failed" not in page.read_text()
 
 
 def test_every_row_has_a_sentence_and_the_page_of_the_whole_matrix_is_short() -> None:

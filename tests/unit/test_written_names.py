@@ -140,24 +140,6 @@ def spelled() -> frozenset[str]:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=place)
-def test_a_file_that_a_page_names_is_there(page: Path) -> None:
-    """Except `NAME`, a placeholder for a future file."""
-    found = re.findall(
-        r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text()
-    )
-    assert sorted(path for path in found if "NAME" not in path and not (ROOT / path).exists()) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=place)
-def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
-    text = page.read_text()
-    names = names_in(text) | {
-        name for name in re.findall(r"\betl(?:\.\w+)+", text) if not name.startswith(THEIRS)
-    }
-    assert sorted(name for name in names if not is_there(name) and not is_setting(name)) == []
-
-
 def keys_of(section: type[BaseModel], above: str = "") -> Iterator[str]:
     for key, field in section.model_fields.items():
         name, inner = field.alias or key, field.annotation
@@ -241,3 +223,18 @@ def test_each_row_of_what_consumers_do_exists_once_with_its_test_or_the_reason_f
         numbers += [f"{section}.{row}" for row in range(1, count + 1)]
     assert [row[1] for row in rows] == numbers
     assert [row[1] for row in rows if not row[4].strip()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_a_file_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
+    """Except `NAME`, a placeholder for a future file."""
+    text = page.read_text()
+    paths = re.findall(r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", text)
+    missing = [path for path in paths if "NAME" not in path and not (ROOT / path).exists()]
+    names = names_in(text) | set(re.findall(r"\betl(?:\.\w+)+", text))
+    missing += [
+        name
+        for name in names
+        if not name.startswith(THEIRS) and not is_there(name) and not is_setting(name)
+    ]
+    assert sorted(missing) == []

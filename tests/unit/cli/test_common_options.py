@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -40,9 +41,7 @@ CLOSED_PIPE = BrokenPipeError(32, "Broken pipe")
 
 
 def test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone() -> None:
-    with subprocess.Popen(
-        [*ETL, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([*ETL, "--help"], stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 141)
@@ -51,13 +50,9 @@ def test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone() -> None:
 def test_an_error_is_reported_and_has_its_code_if_its_document_cannot_be_written(
     tmp_path: Path,
 ) -> None:
+    words = [*ETL, "run", "--dry-run", str(tmp_path / "none"), "--json"]
     with open("/dev/full", "w", encoding="utf-8") as full:
-        ran = subprocess.run(
-            [*ETL, "run", "--dry-run", str(tmp_path / "none"), "--json"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        ran = subprocess.run(words, stdout=full, stderr=PIPE, check=False)
     assert ran.returncode == 2
     assert b"The conf file does not exist" in ran.stderr
     assert b"Traceback" not in ran.stderr

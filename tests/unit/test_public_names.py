@@ -24,18 +24,6 @@ def printed_by_python(program: str) -> str:
     ).stdout.strip()
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_the_class_that_lives_below(name: str) -> None:
-    value = getattr(etl, name)
-    assert value.__name__ == name
-    assert value is getattr(importlib.import_module(value.__module__), name)
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_class_reached_by_its_public_name_is_pickled_by_the_name_of_its_home(name: str) -> None:
-    assert pickle.loads(pickle.dumps(getattr(etl, name))) is getattr(etl, name)
-
-
 def test_importing_the_package_imports_none_of_its_modules() -> None:
     program = "import sys, etl; print([name for name in sys.modules if name.startswith('etl.')])"
     assert printed_by_python(program) == "[]"
@@ -71,3 +59,13 @@ def test_the_programs_of_the_pages_import_each_public_class_and_nothing_else() -
     for names in re.findall(r"^from etl import (.+)$", text, re.MULTILINE):
         imported.update(names.split(", "))
     assert imported == set(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_the_class_of_its_module_and_is_pickled_by_that_modules_name(
+    name: str,
+) -> None:
+    value = getattr(etl, name)
+    assert value.__name__ == name
+    assert value is getattr(importlib.import_module(value.__module__), name)
+    assert pickle.loads(pickle.dumps(value)) is value

@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,6 @@ COMMAND: Any = typer.main.get_command(app)
 FIRST_WORDS = "|".join(COMMAND.commands)
 CONFS = ("CONF", "conf/clicks.yaml")
 _REASON = re.compile(rf"(?<![`.\w/-])etl ((?:{FIRST_WORDS}) [^`;]*?--reason \.\.\.)")
-
-
-# ------------------------------------------------------------------------------ what is written
 
 
 def named_in(text: str) -> Iterator[str]:
@@ -47,20 +44,17 @@ def on_page(page: Path) -> Iterator[str]:
 @functools.cache
 def messages(path: Path) -> tuple[str, ...]:
     """Return the texts in a module; a placeholder becomes `1`, which is valid for any argument."""
-    return tuple(_texts(tuple(ast.walk(ast.parse(path.read_text())))))
-
-
-def _texts(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    nodes = tuple(ast.walk(ast.parse(path.read_text())))
+    joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for node in joined for part in node.values}
+    texts = []
+    for text in joined:
+        values = [part.value if isinstance(part, ast.Constant) else 1 for part in text.values]
+        texts.append("".join(map(str, values)))
     for node in nodes:
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values
-            )
-        elif (
-            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
-        ):
-            yield node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            texts.append(node.value)
+    return tuple(texts)
 
 
 def named_in_code() -> set[tuple[str, str]]:
@@ -70,9 +64,6 @@ def named_in_code() -> set[tuple[str, str]]:
         for text in messages(module):
             named |= {(place(module), command) for command in named_in(text)}
     return named
-
-
-# --------------------------------------------------------------------------------- what exists
 
 
 def fault_of(command: str) -> str | None:
@@ -169,9 +160,6 @@ def test_commands_are_found_on_pages_and_in_messages() -> None:
     assert "plans supersede CONF 1 --reason ..." in in_messages
 
 
-# ------------------------------------------------------------------------- files for deployment
-
-
 @pytest.mark.parametrize("name", ["crontab", "etl-run", "etl@.service"])
 def test_each_command_of_a_file_for_deployment_exists(name: str) -> None:
     text = (ROOT / "deploy" / name).read_text()
@@ -180,27 +168,18 @@ def test_each_command_of_a_file_for_deployment_exists(name: str) -> None:
     assert [command for command in commands if fault_of(command)] == []
 
 
-# -------------------------------------------------------------------------------- other programs
-
-
 def targets_of_make() -> set[str]:
     """Return the targets of the Makefile."""
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=place)
-def test_each_target_of_make_on_a_page_exists(page: Path) -> None:
+def test_each_target_of_make_and_module_that_a_page_runs_exists(page: Path) -> None:
     lines = "\n".join(command_lines(page))
+    text = page.read_text()
     named = re.findall(r"^make ([a-z][a-z-]*)", lines, re.MULTILINE)
-    named += re.findall(r"`make ([a-z][a-z-]*)", page.read_text())
+    named += re.findall(r"`make ([a-z][a-z-]*)", text)
     assert sorted(set(named) - targets_of_make()) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=place)
-def test_each_module_of_ours_that_a_page_runs_exists(page: Path) -> None:
-    missing = []
-    for name in re.findall(r"python -m ((?:etl|tests)[\w.]*\w)", page.read_text()):
+    for name in re.findall(r"python -m ((?:etl|tests)[\w.]*\w)", text):
         path = ROOT / name.replace(".", "/")
-        if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists()):
-            missing.append(name)
-    assert missing == []
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -43,23 +43,14 @@ def written(path: Path) -> Written:
     symbols, texts, names = dict[str, set[str]](), list[str](), set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         symbols.update(_defined(node))
-        names.update(
-            value
-            for key in ("id", "attr", "arg", "name")
-            if isinstance(value := getattr(node, key, None), str)
-        )
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and "\n" not in node.value
-        ):
-            names.update(re.findall(r"\w+", node.value))
-        elif (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            texts.append(node.value.value)
+        spelled_here = [getattr(node, key, None) for key in ("id", "attr", "arg", "name")]
+        names.update(name for name in spelled_here if isinstance(name, str))
+        if isinstance(node, ast.Expr):
+            text = getattr(node.value, "value", None)
+            texts += [text] if isinstance(text, str) else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if "\n" not in node.value:
+                names.update(re.findall(r"\w+", node.value))
     return Written(symbols, tuple(texts), frozenset(names))
 
 
@@ -75,14 +66,12 @@ def _defined(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
 
 @functools.cache
 def is_setting(name: str) -> bool:
-    section: type[BaseModel] = Settings
+    section: Any = Settings
     for part in name.split("."):
-        if (
-            not (isinstance(section, type) and issubclass(section, BaseModel))
-            or part not in section.model_fields
-        ):
+        fields = getattr(section, "model_fields", {})
+        if part not in fields:
             return False
-        section = section.model_fields[part].annotation  # type: ignore[assignment]
+        section = fields[part].annotation
     return True
 
 
@@ -92,16 +81,15 @@ def is_there(name: str) -> bool:
     of a class.
     """
     parts = name.split(".")
-    for depth in range(3):
-        head, tail = parts[: len(parts) - depth], parts[len(parts) - depth :]
-        for path in MODULES:
-            if (
-                head
-                and f".{dotted(path)}".endswith("." + ".".join(head))
-                and _has(written(path).symbols, tail)
-            ):
+    for path in MODULES:
+        symbols = written(path).symbols
+        if _has(symbols, parts[-2:]):
+            return True
+        for depth in range(min(3, len(parts))):
+            head, tail = parts[: len(parts) - depth], parts[len(parts) - depth :]
+            if f".{dotted(path)}".endswith("." + ".".join(head)) and _has(symbols, tail):
                 return True
-    return any(_has(written(path).symbols, parts[-2:]) for path in MODULES)
+    return False
 
 
 def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
@@ -122,10 +110,7 @@ def ours() -> frozenset[str]:
 
 def names_in(text: str) -> set[str]:
     """`module.symbol` in backticks, with a module, a folder or a class of ours as first part."""
-    found = {
-        name.removesuffix("()")
-        for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)
-    }
+    found = re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+)(?:\(\))?`", text)
     return {
         name
         for name in found
@@ -134,16 +119,17 @@ def names_in(text: str) -> set[str]:
 
 
 def test_what_a_docstring_calls_by_its_name_is_there() -> None:
-    named = {
-        (place(module), name)
-        for module in CODE
-        for text in written(module).texts
-        for name in names_in(text)
-    }
-    assert (
-        named
-        and sorted(one for one in named if not is_there(one[1]) and not is_setting(one[1])) == []
-    )
+    dotted_names, snake_case = set(), set()
+    for module in CODE:
+        for text in written(module).texts:
+            dotted_names |= {(place(module), name) for name in names_in(text)}
+            for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text):
+                snake_case.add((place(module), name))
+    assert dotted_names and snake_case
+    missing = [one for one in dotted_names if not is_there(one[1]) and not is_setting(one[1])]
+    assert sorted(missing) == []
+    of_spark_sql = {"to_date"}
+    assert sorted(one for one in snake_case if one[1] not in spelled() | of_spark_sql) == []
 
 
 @functools.cache
@@ -152,37 +138,6 @@ def spelled() -> frozenset[str]:
     return frozenset(part for path in MODULES for part in dotted(path).split(".")).union(
         *(written(path).spelled for path in MODULES)
     )
-
-
-def test_a_snake_case_name_in_a_docstring_is_one_of_the_code() -> None:
-    named = {
-        (place(module), name)
-        for module in CODE
-        for text in written(module).texts
-        for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)
-    }
-    assert (
-        named and sorted(one for one in named if one[1] not in spelled() | {"to_date"}) == []
-    )  # that one is a function of Spark's SQL
-
-
-@pytest.mark.parametrize("page", PAGES, ids=place)
-def test_a_file_that_a_page_names_is_there(page: Path) -> None:
-    """Except `NAME`, a placeholder for a future file, and the conf that `etl init` writes."""
-    found = re.findall(
-        r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text()
-    )
-    missing = [path for path in found if "NAME" not in path and not (ROOT / path).exists()]
-    assert set(missing) <= {"conf/clicks.yaml"}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=place)
-def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
-    text = page.read_text()
-    names = names_in(text) | {
-        name for name in re.findall(r"\betl(?:\.\w+)+", text) if not name.startswith(THEIRS)
-    }
-    assert sorted(name for name in names if not is_there(name) and not is_setting(name)) == []
 
 
 def keys_of(section: type[BaseModel], above: str = "") -> Iterator[str]:
@@ -208,12 +163,8 @@ def leaves(
 
 def test_the_conf_that_has_every_key_has_each_of_them() -> None:
     known = sorted(keys_of(Settings))
-    assert (
-        sorted(
-            leaves(yaml.safe_load((ROOT / "conf" / "examples" / "clicks.yaml").read_text()), known)
-        )
-        == known
-    )
+    document = yaml.safe_load((ROOT / "conf" / "examples" / "clicks.yaml").read_text())
+    assert sorted(leaves(document, known)) == known
 
 
 @functools.cache
@@ -252,3 +203,39 @@ def test_a_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors_of(target)):
             broken.append(link)
     assert broken == []
+
+
+CONSUMERS = ROOT / "docs" / "adr" / "0029-what-consumers-do.md"
+
+
+ROWS_OF_A_SECTION = (19, 34, 36, 21, 16, 18, 20, 8, 4, 6, 7)
+
+
+_ROW = re.compile(r"\| (\d+\.\d+) \| (.+?) \| (there|refused) \| (.*) ?\|")
+
+
+def test_each_row_of_what_consumers_do_exists_once_with_its_test_or_the_reason_for_none() -> None:
+    lines = [line for line in CONSUMERS.read_text().splitlines() if re.match(r"\| \d", line)]
+    rows = [found for line in lines if (found := _ROW.fullmatch(line))]
+    assert len(rows) == len(lines), "every row has a number, a behaviour, and one of two words"
+    numbers = []
+    for section, count in enumerate(ROWS_OF_A_SECTION, 1):
+        numbers += [f"{section}.{row}" for row in range(1, count + 1)]
+    assert [row[1] for row in rows] == numbers
+    assert [row[1] for row in rows if not row[4].strip()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_a_file_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
+    """Except `NAME`, a placeholder for a future file, and the conf that `etl init` writes."""
+    text = page.read_text()
+    paths = set(re.findall(r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", text))
+    paths.discard("conf/clicks.yaml")
+    missing = [path for path in paths if "NAME" not in path and not (ROOT / path).exists()]
+    names = names_in(text) | set(re.findall(r"\betl(?:\.\w+)+", text))
+    missing += [
+        name
+        for name in names
+        if not name.startswith(THEIRS) and not is_there(name) and not is_setting(name)
+    ]
+    assert sorted(missing) == []

@@ -4,7 +4,6 @@ of `etl records show` request.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,48 +34,26 @@ def commands(found: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-OF_A_CONF = sorted(
-    name for name, one in COMMANDS.items() if any(param.name == "conf" for param in one.params)
-)
-
-
-def test_every_command_that_takes_a_conf_takes_changes_of_it() -> None:
-    assert {"run", "plans show", "offsets diff", "pipelines list", "records show"} <= set(OF_A_CONF)
-    assert [
-        name
-        for name in OF_A_CONF
-        if not any("--set" in param.opts for param in COMMANDS[name].params)
-    ] == []
+OF_A_CONF = [name for name, one in COMMANDS.items() if any(p.name == "conf" for p in one.params)]
 
 
 def test_the_packages_list_of_commands_has_each_of_them() -> None:
     text = " ".join(str(etl.cli.__doc__).split())
-    listed = text.split("`")[1].removeprefix("etl ").split("|")
-    families = [part.partition(" ")[::2] for part in map(str.strip, listed)]
-    assert sorted(COMMANDS) == sorted(
-        f"{first} {one.strip()}".strip() for first, others in families for one in others.split(",")
-    )
+    names = []
+    for family in text.split("`")[1].removeprefix("etl ").split("|"):
+        first, _, others = family.strip().partition(" ")
+        names += [f"{first} {word.strip()}".strip() for word in others.split(",")]
+    assert sorted(COMMANDS) == sorted(names)
 
 
 @pytest.mark.parametrize(
     "text", ["--set=nothing=1", "--set=limits.max_records_per_plan=no", "--set=group"]
 )
-def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    conf = tmp_path / "clicks.yaml"
-    conf.write_text(
-        "{pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: [t]}, table: "
-        "{path: t}}"
-    )
-    assert main(["run", "--dry-run", str(conf), text, "--json"]) == 2
-    assert text.removeprefix("--set=").partition("=")[0] in json.dumps(
-        json.loads(capsys.readouterr().out)
-    )
-    assert main(["run", "--dry-run", "no/such.yaml", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["where"] == {"path": "no/such.yaml"}, (
-        "--json of one call leaves the next call as it is"
-    )
+def test_a_change_that_cannot_be_is_an_error_of_the_arguments(text: str, tmp_path: Path) -> None:
+    key = text.removeprefix("--set=").partition("=")[0]
+    refused(run_etl("run", "--dry-run", str(conf_in(tmp_path, 1)), text, "--json"), 2, key)
+    result = run_etl("run", "--dry-run", "no/such.yaml", "--json")
+    assert result.document["where"] == {"path": "no/such.yaml"}, "the next call is as before"
 
 
 @pytest.mark.parametrize(
@@ -152,3 +129,11 @@ def test_two_options_that_set_the_start_are_refused(
     )
     refused(result, 2, "--from and --last both set the start")
     assert not requests
+
+
+def test_each_command_takes_a_log_format_once_and_changes_of_its_conf() -> None:
+    assert {"run", "plans show", "offsets diff", "pipelines list", "records show"} <= set(OF_A_CONF)
+    for name, command in COMMANDS.items():
+        options = [option for param in command.params for option in param.opts]
+        assert options.count("--log-format") == 1, name
+        assert options.count("--set") == 1 or name not in OF_A_CONF, name

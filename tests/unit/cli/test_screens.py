@@ -21,15 +21,9 @@ from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [
     {
-        "number": number,
-        "id": "0123456789abcdef",
-        "kind": "ingest",
-        "created_at": "2026-01-31T10:20:30.123+00:00",
-        "ranges": 1200,
-        "offsets": 1_234_567_890,
-        "unit": "offsets",
-        "rows": rows,
-        "table_version": version,
+        **{"number": number, "id": "0123456789abcdef", "kind": "ingest"},
+        **{"created_at": "2026-01-31T10:20:30.123+00:00", "ranges": 1200},
+        **{"offsets": 1_234_567_890, "unit": "offsets", "rows": rows, "table_version": version},
     }
     for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))
 ]
@@ -47,15 +41,8 @@ DIAGNOSIS = Diagnosis(
 
 def seen(monkeypatch: pytest.MonkeyPatch, show: Any, value: Any, *, terminal: bool) -> list[str]:
     out = io.StringIO()
-    screen = Console(
-        file=out,
-        width=80,
-        force_terminal=terminal,
-        no_color=True,
-        highlight=False,
-        soft_wrap=True,
-        color_system=None,
-    )
+    plain: Any = {"no_color": True, "highlight": False, "soft_wrap": True, "color_system": None}
+    screen = Console(file=out, width=80, force_terminal=terminal, **plain)
     monkeypatch.setattr(screens, "screen", screen)
     show(value)
     return out.getvalue().splitlines()
@@ -132,25 +119,6 @@ def test_the_lag_of_the_table_is_shown_by_partition_then_in_total_then_the_unkno
     ]
 
 
-@pytest.mark.parametrize(
-    ("tasks", "words"),
-    [((1, 1), "1 task"), ((8, 8), "8 tasks"), ((3, 12), "3 to 12 tasks, by the cluster's cores")],
-)
-def test_a_preview_counts_in_words(
-    monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str
-) -> None:
-    partition = TopicPartition("clicks", 0)
-    plan = plain_plan(
-        ranges=(OffsetRange(partition, 0, 1, Leader(Broker(0, "h", 9092))),),
-        loaded_until={partition: 1},
-    )
-    preview = Preview(
-        "the next run makes plan 1", (plan,), plain_snapshot({partition: (0, 10)}), tasks
-    )
-    lines = seen(monkeypatch, screens.show_preview, preview, terminal=False)
-    assert lines[1] == f"1 record at most, about 1.0 KB, {words}"
-
-
 def test_a_plan_that_sets_offsets_shows_partitions_offsets_and_losses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -170,3 +138,17 @@ def test_a_plan_that_sets_offsets_shows_partitions_offsets_and_losses(
         "clicks:3   -     -      -              110  -              -",
         "Lost: clicks:3:100-110 (skipped)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [((1, 1), "1 task"), ((8, 8), "8 tasks"), ((3, 12), "3 to 12 tasks, by the cluster's cores")],
+)
+def test_a_preview_counts_in_words(
+    monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str
+) -> None:
+    partition = TopicPartition("clicks", 0)
+    plan = plain_plan(ranges=(OffsetRange(partition, 0, 1, Leader(Broker(0, "h", 9092))),))
+    preview = Preview("next", (plan,), plain_snapshot({partition: (0, 10)}), tasks)
+    lines = seen(monkeypatch, screens.show_preview, preview, terminal=False)
+    assert lines[1] == f"1 record at most, about 1.0 KB, {words}"

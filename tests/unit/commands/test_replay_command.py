@@ -19,26 +19,14 @@ from etl.errors import DataLoss, SettingsError
 from etl.model.partitions import Retention
 from etl.model.snapshot import Pause
 from etl.run.loaded_rows import PutInto
-from etl.settings.load import load_settings
 from etl.settings.source import Timestamp
-from tests.builders import with_facts
+from tests.builders import plain_settings, with_facts
 from tests.command_result import Terminal
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, SETTINGS, crash_at, new_report, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
 
-REPLAY = (
-    "replay",
-    "conf/examples/clicks.yaml",
-    "-p",
-    "clicks",
-    "--reason",
-    "seen",
-    "--from",
-    "0",
-    "--until",
-    "9",
-)
+REPLAY = "replay conf/examples/clicks.yaml -p clicks --reason seen --from 0 --until 9".split()
 
 
 def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_nothing() -> None:
@@ -48,16 +36,9 @@ def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_no
     world = FakeWorld(outside, SETTINGS)
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4"))
     assert found.summary == "3 rows of clicks go, and at most 4 come, in one commit of plan 2"
-    assert found.as_json()["replaces"] == [
-        {
-            "topic": "clicks",
-            "partition": 0,
-            "from": 0,
-            "until": 4,
-            "rows_that_go": 3,
-            "rows_that_come_at_most": 4,
-        }
-    ]
+    [replaced] = found.as_json()["replaces"]
+    counts = {"rows_that_go": 3, "rows_that_come_at_most": 4}
+    assert replaced == {"topic": "clicks", "partition": 0, "from": 0, "until": 4, **counts}
     assert found.notes == () and sorted(outside.plans) == [1]
 
 
@@ -105,32 +86,7 @@ def test_a_dry_run_names_the_plan_that_is_executed_first_and_may_reach_into_its_
 
 
 @pytest.mark.parametrize(
-    ("text", "bound"),
-    [("0", 0), ("1200", 1200), ("1970-01-01T00:00:09Z", 9_000), ("1970-01-01T02:00:00+02:00", 0)],
-)
-def test_a_bound_is_an_offset_or_a_time_with_its_zone(text: str, bound: int) -> None:
-    found = parse_bound(text, key="--from")
-    assert (found.ms if isinstance(found, Timestamp) else found) == bound
-
-
-def test_a_bound_may_be_so_long_before_now() -> None:
-    day, hour = (parse_bound(text, key="--from") for text in ("-1d", "-1h"))
-    assert isinstance(day, Timestamp) and isinstance(hour, Timestamp)
-    assert hour.ms - day.ms == pytest.approx(23 * 3_600_000, abs=60_000)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "-5",
-        "1.5",
-        "yesterday",
-        "2026-01-31",
-        "2026-01-31T00:00:00",
-        "1960-01-01T00:00:00Z",
-        "٣",
-    ],
+    "text", ["", "-5", "1.5", "yesterday", "2026-01-31T00:00:00", "1960-01-01T00:00:00Z", "٣"]
 )
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match="e.g. 1200, or a time with its UTC offset"):
@@ -164,24 +120,20 @@ def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFi
     [
         ("~/again", "begins with ~"),
         ("s3:/bucket/again", "it is not a URL"),
-        ("tables/clicks", "the pipeline's own table"),
-        ("tables/clicks/again", "inside the other"),
-        ("tables", "inside the other"),
-        ("tables/clicks_losses", "inside the other"),
+        ("{here}/clicks", "the pipeline's own table"),
+        ("{here}/clicks/again", "inside the other"),
+        ("{here}", "inside the other"),
+        ("{here}/clicks_losses", "inside the other"),
     ],
 )
 def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_refused(
     into: str, why: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "clicks.yaml").write_text(
-        "{pipeline: clicks, group: g, zookeeper: {connect: '127.0.0.1:1/x'}, source: "
-        "{topics: [clicks]}, "
-        "table: {path: tables/clicks}}"
-    )
-    settings = load_settings(tmp_path / "clicks.yaml")
-    place = into if ":" in into or "~" in into else str(tmp_path / into)
+    settings = plain_settings(table={"path": f"{tmp_path}/clicks"})
     with pytest.raises(SettingsError, match=why) as raised:
-        replay.replay_into(settings, parse_wanted(("clicks",), "0", "9"), place)
+        replay.replay_into(
+            settings, parse_wanted(("clicks",), "0", "9"), into.format(here=tmp_path)
+        )
     assert raised.value.where["key"] == "--into"
 
 
@@ -250,3 +202,15 @@ def test_ranges_in_another_table_are_reported_in_one_sentence() -> None:
     reported = Copied("other", plan, PutInto(4, 3, None)).as_json()
     assert reported["message"] == "3 rows are in other, each once; they took the place of 4"
     assert reported["replaces"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 4}]
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [("0", 0), ("1200", 1200), ("1970-01-01T00:00:09Z", 9_000), ("1970-01-01T02:00:00+02:00", 0)],
+)
+def test_a_bound_is_an_offset_or_a_time_with_its_zone_or_before_now(text: str, bound: int) -> None:
+    found = parse_bound(text, key="--from")
+    assert (found.ms if isinstance(found, Timestamp) else found) == bound
+    day, hour = (parse_bound(before, key="--from") for before in ("-1d", "-1h"))
+    assert isinstance(day, Timestamp) and isinstance(hour, Timestamp)
+    assert hour.ms - day.ms == pytest.approx(23 * 3_600_000, abs=60_000)

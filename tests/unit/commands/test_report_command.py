@@ -12,17 +12,10 @@ from pathlib import Path
 import pytest
 
 from etl.report.plan_json import as_text
+from tests.builders import conf_in
 from tests.command_result import refused, run_etl
 from tests.reports import document_of, loaded, new_report
 
-CONF = """\
-pipeline: clicks
-group: etl-clicks
-zookeeper: {connect: "127.0.0.1:1"}
-source: {topics: clicks}
-table: {path: warehouse}
-report: {path: reports}
-"""
 RUNS = ["20231113T221320-0a1b2c", "20231114T221320-0a1b2c"]
 
 
@@ -32,12 +25,11 @@ def conf(tmp_path: Path) -> Path:
     (tmp_path / "reports").mkdir()
     for run_id in RUNS:
         document = {**document_of(loaded(2)), "run_id": run_id}
-        (tmp_path / "reports" / f"etl-clicks+clicks-{run_id}.json").write_text(
-            as_text(document, None)
-        )
-    path = tmp_path / "clicks.yaml"
-    path.write_text(CONF)
-    return path
+        path = tmp_path / "reports" / f"etl-clicks+clicks-{run_id}.json"
+        path.write_text(as_text(document, None))
+    conf = conf_in(tmp_path, 1)
+    conf.write_text(conf.read_text().replace("group: group", "group: etl-clicks"))
+    return conf
 
 
 def test_the_page_of_the_last_run_is_written_next_to_its_report_and_its_path_is_printed(
@@ -57,13 +49,8 @@ def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
     report = conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"
     assert result.code == 0
     assert result.document == {
-        "command": "report",
-        "pipeline": "clicks",
-        "path": str(page),
-        "report": str(report),
-        "run_id": RUNS[0],
-        "state": "done",
-        "exit_code": 0,
+        **{"command": "report", "pipeline": "clicks", "run_id": RUNS[0]},
+        **{"path": str(page), "report": str(report), "state": "done", "exit_code": 0},
     }
     assert f"<dd>{RUNS[0]}</dd>" in page.read_text()
     assert not report.with_suffix(".html").exists()

@@ -1,9 +1,10 @@
-"""A folder of confs: each is run, one after the other, what fails stops none of the others, and the
-whole ends as the worst of them.
+"""`etl run` with a directory of confs: each is run, one after the other, a failure stops none of the
+others, and the exit code is that of the worst.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,10 +43,9 @@ def conf(folder: Path, name: str, **keys: Any) -> Path:
         "table": {"path": name},
         **keys,
     }
+    given = {key: value for key, value in document.items() if value is not None}
     path = folder / f"{name}.yaml"
-    path.write_text(
-        yaml.safe_dump({key: value for key, value in document.items() if value is not None})
-    )
+    path.write_text(yaml.safe_dump(given))
     return path
 
 
@@ -147,15 +147,13 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
     assert run(tmp_path, {}, "pipeline=same", "zookeeper.connect=127.0.0.1:3")[1] == []
 
 
+DISAGREE = LedgersDisagree("w", action="c").as_json()
+
+
 @pytest.mark.parametrize(
     ("code", "printed", "kind"),
     [
-        (
-            5,
-            '{"error": "LedgersDisagree", "message": "w", "where": {}, "action": "c", '
-            '"exit_code": 5, "retriable": false}',
-            LedgersDisagree,
-        ),
+        (5, json.dumps(DISAGREE), LedgersDisagree),
         (3, '{"run_id": "r"}', DataLost),
         (-9, "", ProcessLost),
         (1, "", EtlError),
@@ -177,12 +175,10 @@ def test_the_command_runs_a_folder_with_the_given_options_and_names_each_conf(
     words = ("--set", "zookeeper.session_timeout_s=1", str(tmp_path), "--quiet", "--fail-on-loss")
     result = run_etl("run", *words, "--json")
     refused(result, 2, "2 of 2 pipelines failed", "b.yaml")
-    runs = result.document["runs"]
-    assert [(Path(one["conf"]).name, one["exit_code"]) for one in runs] == [
-        ("a.yaml", 6),
-        ("b.yaml", 2),
-    ]
-    where = runs[1]["error"]["where"]
+    first, second = result.document["runs"]
+    assert (Path(first["conf"]).name, first["exit_code"]) == ("a.yaml", 6)
+    assert (Path(second["conf"]).name, second["exit_code"]) == ("b.yaml", 2)
+    where = second["error"]["where"]
     assert where["path"] == str(tmp_path / "b.yaml")
     assert where["set"] == "zookeeper.session_timeout_s"
     (tmp_path / "a.yaml").unlink()

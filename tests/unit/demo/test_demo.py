@@ -1,12 +1,10 @@
-"""What the demo writes down and starts, for each family of brokers, without starting it; its events as
-message sets of Jafka.
-"""
+"""The conf and the brokers of the demo for each family, without starting them, and its events."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,66 +18,21 @@ from etl.settings.load import load_settings
 from etl.testkit.brokers import DEFAULT_VERSION, JAFKA
 
 
-@pytest.mark.parametrize(
-    ("dialect", "partition_by"),
-    [(BrokerFamily.KAFKA, ("event_date",)), (BrokerFamily.JAFKA, ("broker_id",))],
-)
-def test_its_conf_is_one_that_a_run_takes(
-    tmp_path: Path, dialect: BrokerFamily, partition_by: tuple[str, ...]
-) -> None:
-    conf = tmp_path / "clicks.yaml"
-    conf.write_text(conf_of(SOURCES[dialect], "127.0.0.1:2181/x", tmp_path))
-    found = load_settings(conf)
-    assert found.source.broker_type == dialect
-    assert found.source.topic_filter.literal_names == (TOPIC,)
-    assert found.table.partition_by == partition_by
-
-
-@pytest.mark.parametrize(
-    ("dialect", "brokers"),
-    [(BrokerFamily.KAFKA, [DEFAULT_VERSION]), (BrokerFamily.JAFKA, [JAFKA, JAFKA])],
-)
-def test_its_brokers_are_one_of_kafka_or_two_of_jafka(
-    tmp_path: Path, dialect: BrokerFamily, brokers: list[str]
-) -> None:
-    cluster = SOURCES[dialect].cluster(tmp_path)
-    assert [broker.version for broker in cluster.brokers] == brokers
-    assert SOURCES[dialect].who.format(version=brokers[0])
-
-
-def test_every_family_has_its_demo() -> None:
-    assert set(SOURCES) == set(BrokerFamily)
-
-
 def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
     """The number of each event, and its place in its entry."""
-    topic_partition = TopicPartition("clicks", partition, 0)
-    whole = OffsetRange(topic_partition, 0, len(messages))
-    cursor = Cursor(
-        whole,
-        FetchOptions(
-            isolation=Isolation.READ_UNCOMMITTED, fetch_max_bytes=1 << 20, max_batch_bytes=1 << 20
-        ),
+    whole = OffsetRange(TopicPartition("clicks", partition, 0), 0, len(messages))
+    sizes: dict[str, Any] = {"fetch_max_bytes": 1 << 20, "max_batch_bytes": 1 << 20}
+    cursor = Cursor(whole, FetchOptions(isolation=Isolation.READ_UNCOMMITTED, **sizes))
+    unknown = (None, None, None, None, ())
+    fetched = FetchedPartition(
+        *("clicks", partition, *unknown, memoryview(messages)),
+        layout=EntryLayout.PHYSICAL,
+        broker_id=0,
     )
-    rows = cursor.feed(
-        FetchedPartition(
-            "clicks",
-            partition,
-            None,
-            None,
-            None,
-            None,
-            (),
-            memoryview(messages),
-            layout=EntryLayout.PHYSICAL,
-            broker_id=0,
-        )
-    )
-    found = [
-        (json.loads(row["value"])["event"], row["message_index"])
-        for arrow_batch in rows
-        for row in arrow_batch.to_pylist()
-    ]
+    found = []
+    for batch in cursor.feed(fetched):
+        for row in batch.to_pylist():
+            found.append((json.loads(row["value"])["event"], row["message_index"]))
     assert cursor.done
     return found
 
@@ -88,27 +41,39 @@ def test_events_come_once_each_in_sets_of_both_kinds_on_every_partition() -> Non
     partitions = [b""] * 4
     for partition, messages in click_messages(100, 1_010, partitions=4, messages_per_set=50):
         partitions[partition] += messages
-    found = [
-        event
-        for partition, messages in enumerate(partitions)
-        for event in events_of(messages, partition)
-    ]
-    assert sorted(number for number, _ in found) == list(range(100, 1_110))
-    assert Counter(index > 0 for _, index in found)[True] > 300, (
-        "messages after the first one of a gzipped set"
-    )
-    assert all(
-        len(events_of(messages, partition)) >= 200 for partition, messages in enumerate(partitions)
-    )
+    found = [events_of(messages, partition) for partition, messages in enumerate(partitions)]
+    assert all(len(events) >= 200 for events in found)
+    events = [event for events in found for event in events]
+    assert sorted(number for number, _ in events) == list(range(100, 1_110))
+    in_sets = [index for _, index in events if index > 0]
+    assert len(in_sets) > 300, "messages after the first one of a gzipped set"
 
 
 def test_the_same_numbers_are_the_same_events_in_every_run() -> None:
-    plain = [messages for _, messages in click_messages(0, 100, partitions=8, messages_per_set=10)][
-        :8
-    ]
-    assert (
-        plain
-        == [messages for _, messages in click_messages(0, 100, partitions=8, messages_per_set=10)][
-            :8
-        ]
+    first, second = (
+        [messages for _, messages in click_messages(0, 100, partitions=8, messages_per_set=10)]
+        for _ in range(2)
     )
+    assert first[:8] == second[:8]
+
+
+@pytest.mark.parametrize(
+    ("family", "partition_by", "brokers"),
+    [
+        (BrokerFamily.KAFKA, ("event_date",), [DEFAULT_VERSION]),
+        (BrokerFamily.JAFKA, ("broker_id",), [JAFKA, JAFKA]),
+    ],
+)
+def test_each_family_has_its_brokers_and_a_conf_that_a_run_takes(
+    tmp_path: Path, family: BrokerFamily, partition_by: tuple[str, ...], brokers: list[str]
+) -> None:
+    conf = tmp_path / "clicks.yaml"
+    conf.write_text(conf_of(SOURCES[family], "127.0.0.1:2181/x", tmp_path))
+    found = load_settings(conf)
+    assert found.source.broker_type == family
+    assert found.source.topic_filter.literal_names == (TOPIC,)
+    assert found.table.partition_by == partition_by
+    cluster = SOURCES[family].cluster(tmp_path)
+    assert [broker.version for broker in cluster.brokers] == brokers
+    assert SOURCES[family].who.format(version=brokers[0])
+    assert set(SOURCES) == set(BrokerFamily)

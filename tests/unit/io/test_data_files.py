@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from etl.decide import table_storage
+from etl.errors import SettingsError
 from etl.io.delta.data_files import DataFiles, as_dictionary
-from etl.io.delta.statistics_to_write import TEXT_KEPT, text_bounds
 from etl.model.columns import arrow_schema
 from etl.model.plans import Codec, DataFile, FileOptions
 
@@ -129,10 +129,11 @@ def test_a_file_that_lacks_a_column_which_a_later_row_has_ends_where_it_is_begun
     assert sum(json.loads(file.stats)["nullCount"]["key"] for file in files) == 6
 
 
+FLAGS = st.tuples(st.booleans(), st.booleans(), st.booleans())
+
+
 @given(
-    st.lists(
-        st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=3), min_size=1, max_size=5
-    ),
+    st.lists(st.lists(FLAGS, min_size=1, max_size=3), min_size=1, max_size=5),
     st.sampled_from([1, 2**20]),
 )
 def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(
@@ -147,66 +148,18 @@ def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(
         }
         batches.append(rows(range(first, first + len(each)), **columns))
         first += len(each)
+    schema = arrow_schema()
+    tables = [schema.empty_table()]
     with TemporaryDirectory() as folder:
         request = wanted(Path(folder), ("partition",), row_group_bytes=group)
         files = written(request, *batches)
-        tables = []
         for file in files:
             value = pa.scalar(int(file.partition_values["partition"] or 0), pa.int32())
             column = pa.repeat(value, file.rows)
             tables.append(read(request, file).append_column("partition", column))
-    found = pa.concat_tables(tables, promote_options="default")
-    for field in arrow_schema():
-        if field.name not in found.column_names:
-            found = found.append_column(field, pa.nulls(found.num_rows, field.type))
-    found = found.select(arrow_schema().names).sort_by("offset")
-    assert found == pa.Table.from_batches(batches)
+    found = pa.concat_tables(tables, promote_options="default").select(schema.names)
+    assert found.sort_by("offset") == pa.Table.from_batches(batches)
     assert len(files) <= 4
-
-
-def test_the_statistics_of_a_file_bound_each_of_its_values(tmp_path: Path) -> None:
-    given = rows([7, 5], [MICROS, None], key=[b"k", None]), rows([9], [-1])
-    [file] = written(wanted(tmp_path), *given)
-    statistics = json.loads(file.stats)
-    assert statistics["numRecords"] == 3
-    least = {"topic": "clicks", "timestampType": 0, "partition": 0, "incarnation": 0}
-    assert statistics["minValues"] == {
-        **least,
-        "offset": 5,
-        "timestamp": "1969-12-31T23:59:59.999Z",
-    }, "bytes have no bounds"
-    assert statistics["maxValues"] == {
-        **least,
-        "offset": 9,
-        "timestamp": "2023-11-14T22:13:20.124Z",
-    }
-    nulls = dict.fromkeys(arrow_schema().names, 0)
-    assert statistics["nullCount"] == {**nulls, "key": 2, "timestamp": 1, "headers": 3}
-    names = [written(wanted(tmp_path), rows([1]))[0].path for _ in range(2)]
-    assert len({file.path, *names}) == 3, "attempts of a task never share a name"
-
-
-TEXTS = st.text(st.sampled_from("aé\x7f\x80😀\U0010ffff"), max_size=40) | st.integers(0, 60).map(
-    "x".__mul__
-)
-
-
-@given(
-    st.lists(TEXTS, min_size=1, max_size=4), st.text(st.sampled_from("xa\U0010ffff"), max_size=34)
-)
-def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
-    texts: list[str], prefix: str
-) -> None:
-    """In the order of their bytes, by which all readers compare. The log is read whole by each of
-    them, so it keeps 32 characters.
-    """
-    texts = [prefix + text for text in texts]
-    least, greatest = text_bounds(min(texts, key=str.encode), max(texts, key=str.encode))
-    assert all(least.encode() <= text.encode() <= greatest.encode() for text in texts)
-    assert len(least) <= TEXT_KEPT
-    assert len(greatest) <= TEXT_KEPT + 1 or "\U0010ffff" in greatest
-    if max(map(len, texts)) <= TEXT_KEPT:
-        assert {least, greatest} <= set(texts)
 
 
 def test_a_text_without_statistics_in_its_row_group_is_bounded_anyway(tmp_path: Path) -> None:
@@ -371,15 +324,7 @@ def test_files_of_physical_logs_lack_the_columns_that_are_null_in_all_their_rows
 
 @pytest.mark.parametrize(
     "texts",
-    [
-        ["clicks"] * 5,
-        ["clicks", "clicka"],
-        ["a", "bc"],
-        [""],
-        ["", ""],
-        [None, "a"],
-        ["aa", "aa", "ab"],
-    ],
+    [["clicks"] * 5, ["clicks", "clicka"], ["a", "bc"], ["", ""], [None, "a"], ["aa", "aa", "ab"]],
 )
 @pytest.mark.parametrize("start", [0, 1])
 def test_texts_are_the_same_as_a_dictionary(texts: list[str | None], start: int) -> None:
@@ -389,10 +334,49 @@ def test_texts_are_the_same_as_a_dictionary(texts: list[str | None], start: int)
     assert len(found.dictionary) == len({text for text in texts if text is not None})
 
 
-def test_a_row_group_may_have_rows_of_several_topics(tmp_path: Path) -> None:
-    given = rows([1], topic=["a"]), rows([2, 3], topic=["b", "a"]), rows([4], topic=["c"])
-    [file] = written(wanted(tmp_path), *given)
-    assert read(wanted(tmp_path), file).column("topic").to_pylist() == ["a", "b", "a", "c"]
-    statistics = json.loads(file.stats)
-    bounds = [statistics[name]["topic"] for name in ("minValues", "maxValues", "nullCount")]
-    assert bounds == ["a", "c", 0]
+def by_values(batch: pa.RecordBatch, by: str) -> list[str | None]:
+    with TemporaryDirectory() as folder:
+        files = DataFiles(
+            FileOptions(folder, tuple(batch.schema.names), (by,), schema=batch.schema)
+        )
+        files.take(batch)
+        return [file.partition_values[by] for file in files.end()]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "texts"),
+    [
+        ([True, None, False, True], pa.bool_(), ["true", None, "false"]),
+        ([date(1, 1, 1), date(9999, 12, 31)], pa.date32(), ["0001-01-01", "9999-12-31"]),
+        (["", None, "a/b=%é", "x" * 252], pa.string(), [None, "a/b=%é", "x" * 252]),
+        ([-7, 8], pa.int8(), ["-7", "8"]),
+    ],
+)
+def test_a_partition_has_the_text_that_delta_knows_its_value_by(
+    values: list[Any], kind: pa.DataType, texts: list[str | None]
+) -> None:
+    batch = pa.record_batch({"by": pa.array(values, kind), "n": list(range(len(values)))})
+    assert by_values(batch, "by") == texts
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.array([2_932_897], pa.int32()).cast(pa.date32()),
+        pa.array(["__HIVE_DEFAULT_PARTITION__"]),
+        pa.array(["a\0b"]),
+        pa.array(["x" * 253]),
+        pa.array(["/" * 85]),
+        pa.array(["é" * 127]),
+    ],
+    ids=["year", "null", "NUL", "long", "long once it is escaped", "long in bytes"],
+)
+def test_a_value_that_no_partition_can_have_is_refused(value: pa.Array) -> None:
+    """Also if our files need no directory: OPTIMIZE creates one."""
+    with pytest.raises(SettingsError, match="table.partition_by"):
+        by_values(pa.record_batch({"by": value, "n": [1]}), "by")
+
+
+def test_attempts_of_a_task_never_share_the_name_of_a_file(tmp_path: Path) -> None:
+    names = [written(wanted(tmp_path), rows([1]))[0].path for _ in range(3)]
+    assert len(set(names)) == 3

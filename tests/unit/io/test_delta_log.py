@@ -1,4 +1,4 @@
-"""Parsing one commit file of a Delta table: literals in, literals out."""
+"""The parser of a commit file of a Delta table, and what a commit of another writer changes."""
 
 from __future__ import annotations
 
@@ -129,60 +129,39 @@ def test_a_commit_that_carries_our_application_id_is_never_foreign() -> None:
     assert judge(parse_commit(5, actions), "offset-range-etl/c/g/another", BEFORE) is not None
 
 
+TEXT = {**FIELDS[0], "type": "string"}
+MORE = {**TEXT, "name": "more"}
+
+
 @pytest.mark.parametrize(
-    "fields, table_id, partition_by, redefined",
+    ("fields", "table_id", "partition_by", "redefined"),
     [
         (FIELDS, "id-1", ("topic",), False),
-        (
-            [*FIELDS, {"name": "more", "type": "string", "nullable": True, "metadata": {}}],
-            "id-1",
-            ("topic",),
-            False,
-        ),
+        ([*FIELDS, MORE], "id-1", ("topic",), False),
         ([{**FIELDS[0], "metadata": {"delta.columnMapping.id": 1}}], "id-1", ("topic",), False),
         (FIELDS, "id-2", ("topic",), True),
         (FIELDS, "id-1", (), True),
-        ([{**FIELDS[0], "type": "string"}], "id-1", ("topic",), True),
+        ([TEXT], "id-1", ("topic",), True),
         ([{**FIELDS[0], "nullable": False}], "id-1", ("topic",), True),
         ([], "id-1", ("topic",), True),
     ],
-    ids=[
-        "a property",
-        "a new column",
-        "column mapping",
-        "another id",
-        "another partitioning",
-        "another type",
-        "not null",
-        "a column gone",
-    ],
+    ids="a property,new column,column mapping,id,partitioning,type,not null,column gone".split(","),
 )
 def test_a_table_is_redefined_when_its_id_partitioning_or_one_of_our_columns_changes(
     fields: list[Any], table_id: str, partition_by: tuple[str, ...], redefined: bool
 ) -> None:
     judged = judge(parse_commit(5, content(metadata(fields, table_id, partition_by))), OURS, BEFORE)
     assert judged == (ForeignCommit(5, "unknown", "redefined the table") if redefined else None)
-    assert judge(parse_commit(5, content(metadata([], "id-2"))), OURS, None) is None, (
-        "without the former schema a new one is not judged"
-    )
+    without_former = judge(parse_commit(5, content(metadata([], "id-2"))), OURS, None)
+    assert without_former is None, "without the former schema a new one is not judged"
 
 
 def test_metadata_of_nested_columns_is_no_part_of_a_shape() -> None:
-    def nested(extra: dict[str, Any]) -> str:
-        inner = {
-            "type": "struct",
-            "fields": [{"name": "key", "type": "string", "nullable": True, "metadata": extra}],
-        }
+    def shape_with(extra: dict[str, Any]) -> Shape:
+        common = {"nullable": True, "metadata": extra}
+        inner = {"type": "struct", "fields": [{"name": "key", "type": "string", **common}]}
         headers = {"type": "array", "elementType": inner, "containsNull": True}
-        return json.dumps(
-            {
-                "type": "struct",
-                "fields": [
-                    {"name": "headers", "type": headers, "nullable": True, "metadata": extra}
-                ],
-            }
-        )
+        fields = [{"name": "headers", "type": headers, **common}]
+        return parse_shape("id", json.dumps({"type": "struct", "fields": fields}), ())
 
-    assert parse_shape("id", nested({}), ()) == parse_shape(
-        "id", nested({"delta.columnMapping.id": 4}), ()
-    )
+    assert shape_with({}) == shape_with({"delta.columnMapping.id": 4})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from etl.errors import Owned, TableUnreachable
+from etl.errors import NotOurTable, Owned, TableUnreachable
 from etl.model.partitions import OldestRecord, Retention, TopicPartition
 from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
@@ -28,29 +28,23 @@ def labelled_metrics(
 ) -> dict[str, dict[str, float]]:
     """Metric -> labels besides pipeline and group, the topic first -> value."""
     report.settings = report.settings or SETTINGS
+    text = metrics_of(
+        report, now_ms=NOW_MS, per_partition=per_partition, last_success_s=last_success_s
+    )
     found: dict[str, dict[str, float]] = {}
-    for sample in parsed(
-        metrics_of(
-            report, now_ms=NOW_MS, per_partition=per_partition, last_success_s=last_success_s
-        )
-    ):
-        name, labels, value = sample
-        assert (labels.pop("pipeline"), labels.pop("group")) == (report.pipeline, report.group)
-        by_topic = sorted(labels, key=lambda label: label != "topic")
-        series = " ".join(labels[label] for label in by_topic)
-        assert series not in found.get(name, {}), "no series is there twice"
-        found.setdefault(name, {})[series] = value
-    return found
-
-
-def parsed(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(text):
         assert family.type == "gauge"
         assert family.documentation == HELP[family.name.removeprefix(PREFIX)]
-        yield from (
-            (sample.name.removeprefix(PREFIX), sample.labels, sample.value)
-            for sample in family.samples
-        )
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            pipeline, group = labels.pop("pipeline"), labels.pop("group")
+            assert (pipeline, group) == (report.pipeline, report.group)
+            by_topic = sorted(labels, key=lambda label: label != "topic")
+            series = " ".join(labels[label] for label in by_topic)
+            of_name = found.setdefault(sample.name.removeprefix(PREFIX), {})
+            assert series not in of_name, "no series is there twice"
+            of_name[series] = sample.value
+    return found
 
 
 def looked(extents: Mapping[TopicPartition, tuple[int, int]], **changes: object) -> Report:
@@ -196,3 +190,16 @@ def test_paused_lag_is_reported_by_topic_and_lag_beyond_the_bound_in_total(
     assert found["paused_unread"]["clicks"] == 8
     assert found["paused_headroom_seconds"] == {"clicks": 3, metrics.OTHERS: 1}
     assert found["paused_since_timestamp_seconds"]["clicks"] == 5
+
+
+def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_all_the_same() -> (
+    None
+):
+    settings = plain_settings(table={"path": None, "name": "lake.clicks"})
+    report = new_report()
+    report.table_path, report.settings = settings.table.called, settings
+    report.failed(NotOurTable("lake.clicks is a view", key="table.name", action="select from it"))
+    now_ms = report.started_at_ms + 1
+    report.finished(now_ms)
+    assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
+    assert metrics_of(report, now_ms=now_ms, per_partition=False, last_success_s=None)

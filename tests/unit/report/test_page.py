@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -143,29 +140,24 @@ def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
     ranges = (OffsetRange(partition, 0, 5, Leader(Broker(0, "h", 1), 1)),)
     report.planned(with_id(plain_plan(ranges=ranges, loaded_until={partition: 5}, reason=HOSTILE)))
     report.add(Outcome.RECORDS_LOST, HOSTILE)
-    failed(
-        CorruptData(HOSTILE, action=HOSTILE, **{"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}),
-        report,
-    )
+    places = {"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}
+    failed(CorruptData(HOSTILE, action=HOSTILE, **places), report)
     document = document_of(report)
     document["group"] = document["table"] = HOSTILE
     page = Parsed(page_of(document, [past(1, outcomes=(HOSTILE,)), past(2)], lambda run: HOSTILE))
     assert page.count("script") == page.count("img") == 0
-    assert [
-        name
-        for _, attributes in page.elements
-        for name in attributes
-        if "onerror" in name or "<" in name
-    ] == []
-    seen = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}").replace(
-        "\u202e", "\N{REPLACEMENT CHARACTER}"
-    )
+    names = [name for _, attributes in page.elements for name in attributes]
+    assert [name for name in names if "onerror" in name or "<" in name] == []
+    seen = re.sub("[\x00\u202e]", "\N{REPLACEMENT CHARACTER}", HOSTILE)
     assert page.text.count(seen) >= 8 and "\x00" not in page.text and "\u202e" not in page.text
     assert ("th", {"scope": "row", "title": seen}) in page.elements
 
 
 def test_a_page_of_thousands_of_partitions_lists_the_worst_and_the_number_of_the_others() -> None:
-    page = parsed(loaded(5000, topics=100, left={4321: 7, 17: 9000}))
+    report = loaded(5000, topics=100, left={4321: 7, 17: 9000})
+    for number in range(MOST_OUTCOMES + 20):
+        report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to its owner")
+    page = parsed(report)
     rows = [row for row in page.rows if len(row) == 9][1:]
     assert len(rows) == MOST_PARTITIONS
     assert [row[:2] + row[-1:] for row in rows[:3]] == [
@@ -179,7 +171,10 @@ def test_a_page_of_thousands_of_partitions_lists_the_worst_and_the_number_of_the
     )
     assert f"{100 - MOST_TOPICS} more topics" in page.text and "5,000 of 5,000 read" in page.text
     assert "2 partitions still have a lag." in page.text
+    assert page.text.count("left to its owner") == MOST_OUTCOMES and "21 more outcomes" in page.text
     assert len(page_of(document_of(loaded(5000)))) < 150_000
+    assert split_code("a" * 12, most=10) == ["a" * 10 + " ... and 2 more characters"]
+    assert split_code("see `a < b`", most=100) == ["see ", "a < b", ""]
 
 
 def test_a_page_of_a_failed_run_has_the_error_its_place_the_action_and_the_effect_of_a_retry() -> (
@@ -207,16 +202,6 @@ def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
     assert "it is still running, or it was killed" in page.text
     assert "Its process is 7 on host-1." in page.text
     assert "Time by phase" not in page.text and ("span", {"class": "pill warn"}) in page.elements
-
-
-def test_a_page_with_many_outcomes_has_the_number_of_the_others() -> None:
-    report = loaded(1)
-    for number in range(MOST_OUTCOMES + 20):
-        report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to its owner")
-    page = parsed(report)
-    assert page.text.count("left to its owner") == MOST_OUTCOMES and "21 more outcomes" in page.text
-    assert split_code("a" * 12, most=10) == ["a" * 10 + " ... and 2 more characters"]
-    assert split_code("see `a < b`", most=100) == ["see ", "a < b", ""]
 
 
 def test_outcomes_that_need_attention_come_first_and_mark_the_page() -> None:
@@ -272,6 +257,10 @@ def test_every_text_of_the_page_stands_out_from_its_ground(colours: dict[str, st
     found = {(ink, ground): contrast(colours[ink], colours[ground]) for ink, ground in TEXT_ON}
     assert {pair: ratio for pair, ratio in found.items() if ratio < 4.5} == {}
     assert all(contrast(colours[mark], colours["card"]) >= 3 for mark in ("accent", "bad"))
+    assert LIGHT.keys() == DARK.keys() and "prefers-color-scheme: dark" in STYLE_SHEET
+    rules = STYLE_SHEET.split("* { box-sizing", 1)[1]
+    assert re.findall(r"#[0-9a-f]{3,8}\b", rules) == [], "the sheet uses no other color"
+    assert set(re.findall(r"var\(--([a-z-]+)\)", rules)) <= LIGHT.keys()
 
 
 def contrast(one: str, other: str) -> float:
@@ -287,13 +276,6 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_both_colour_schemes_have_every_colour_and_the_sheet_uses_no_other() -> None:
-    assert LIGHT.keys() == DARK.keys() and "prefers-color-scheme: dark" in STYLE_SHEET
-    rules = STYLE_SHEET.split("* { box-sizing", 1)[1]
-    assert re.findall(r"#[0-9a-f]{3,8}\b", rules) == []
-    assert set(re.findall(r"var\(--([a-z-]+)\)", rules)) <= LIGHT.keys()
-
-
 def test_a_run_is_the_same_read_from_the_head_of_its_file_as_from_its_document() -> None:
     odd = failed(TableUnreachable('"before": 1, "after": 2}'))
     for report in (loaded(40, left={3: 5}), odd, new_report()):
@@ -303,7 +285,7 @@ def test_a_run_is_the_same_read_from_the_head_of_its_file_as_from_its_document()
         assert past_run(other) is None
 
 
-@pytest.mark.parametrize("runs", [1, 2, 4, 9, 10])
+@pytest.mark.parametrize("runs", [1, 2, 10])
 def test_a_chart_has_a_column_for_each_run_and_every_svg_element_is_closed(runs: int) -> None:
     before = [past(number) for number in range(1, runs)]
     html = page_of(document_of(loaded(2)), before)
@@ -313,7 +295,7 @@ def test_a_chart_has_a_column_for_each_run_and_every_svg_element_is_closed(runs:
     for chart in charts:
         assert [element.tag for element in chart] == ["line"] + ["g"] * runs
         for column in chart[1:]:
-            assert [element.tag for element in column][:1] == ["title"]
+            assert column[0].tag == "title"
             assert {element.tag for element in column[1:]} == {"rect"}
             assert not any(len(element) for element in column), "nothing is inside of a rectangle"
     page = Parsed(html)
@@ -330,26 +312,3 @@ def test_the_bars_of_a_chart_have_the_height_of_their_values() -> None:
         ("now", 14.1, 105.9),
     ]
     assert "up to 34" in html
-
-
-ONLY_A_PAGE_NEEDS_IT = """
-import sys
-import etl.cli, etl.commands.run, etl.reader.source, etl.reader.run_task
-from etl.io.report_files import kept_in
-from etl.report.run_report import Report
-
-report = Report("20231114T221320-0a1b2c", "clicks", "etl-clicks", "/warehouse", 1_700_000_000_000)
-with kept_in(sys.argv[1], report, keep=2):
-    print("jinja2" in sys.modules)
-print("jinja2" in sys.modules, report.outcomes)
-"""
-
-
-def test_jinja2_is_imported_when_the_page_is_written_and_not_before(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ONLY_A_PAGE_NEEDS_IT, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "False\nTrue []\n"

@@ -1,5 +1,5 @@
-"""The page in a real browser: nothing hangs over its edge on a telephone or a desk, in light and
-dark, and the browser has no complaint.
+"""The page in a real browser: nothing exceeds its width on a telephone or a desk, in light and dark, and
+the browser reports no error.
 """
 
 from __future__ import annotations

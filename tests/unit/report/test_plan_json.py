@@ -1,4 +1,4 @@
-"""What a run decided from, as JSON and back: the same values but for addresses and gaps, and so the
+"""What a run decided from, as JSON and back: the same values except for addresses and gaps, and so the
 same decisions.
 """
 
@@ -327,35 +327,22 @@ CONF: dict[str, Any] = {
     },
     "ledger": {"lock_timeout_s": 3},
 }
-LEFT_OUT = {
-    "defaults",
-    "zookeeper",
-    "report",
-    "spark",
-    "source.bootstrap_servers",
-    "source.wait_for_leader_s",
-    "source.fetch_max_bytes",
-    "source.max_batch_bytes",
-    "source.max_record_bytes",
-    "source.request_timeout_s",
-    "source.broker_version",
-    "source.listener",
-    "source.security",
-    "table.writer",
-    "table.compression",
-    "table.store",
-    "table.target_file_bytes",
-    "table.auto_compact_min_files",
-    "table.row_group_bytes",
-    "table.write_buffer_bytes",
-    "limits.local_below_bytes",
-    "table.name",
-    "table.losses_path",
-    "metrics",
-    "openlineage",
-    "group.mirror_group",
+LEFT_OUT = {"defaults", "zookeeper", "report", "spark", "metrics", "openlineage"}
+LEFT_OUT |= {"limits.local_below_bytes", "group.mirror_group"}
+LEFT_OUT |= {
+    f"source.{key}"
+    for key in (
+        "bootstrap_servers wait_for_leader_s fetch_max_bytes max_batch_bytes max_record_bytes "
+        "request_timeout_s broker_version listener security"
+    ).split()
 }
-"""Access to the cluster and secrets: no decision reads them."""
+LEFT_OUT |= {
+    f"table.{key}"
+    for key in (
+        "writer compression store target_file_bytes auto_compact_min_files row_group_bytes "
+        "write_buffer_bytes name losses_path"
+    ).split()
+}
 
 
 def keys_of(settings: dict[str, Any]) -> set[str]:

@@ -91,15 +91,6 @@ def lag_of(report: Report) -> list[tuple[Any, Any]]:
     return [(partition["before"], partition["after"]) for partition in document_of(report)["lag"]]
 
 
-def test_a_run_that_was_killed_leaves_a_report_that_claims_nothing() -> None:
-    document = document_of(new_report())
-    unknown = ("exit_code", "error", "finished_at", "records_per_second", "table_version", "plan")
-    assert (document["run_id"], document["state"]) == ("run-1", "running")
-    assert [document[name] for name in unknown] == [None] * 6
-    assert (document["outcomes"], document["lag"]) == ([], [])
-    assert list(document["seconds"]) == [verb.value for verb in Verb]
-
-
 @pytest.mark.parametrize(
     ("error", "state", "code"),
     [
@@ -119,19 +110,6 @@ def test_a_finished_run_has_its_outcome_and_its_time(
     assert (document["state"], document["exit_code"]) == (state, code)
     assert document["started_at"] == "2023-11-14T22:13:20.000+00:00"
     assert document["finished_at"] == "2023-11-14T22:13:21.500+00:00"
-
-
-def test_a_report_names_process_conf_and_versions() -> None:
-    report = new_report()
-    versions = {"pyspark": None, "python": "3.11.2"}
-    report.process = Process("host-1", 7, "/conf/clicks.yaml", versions)
-    document = document_of(report)
-    assert [document[name] for name in ("host", "pid", "conf", "versions")] == [
-        "host-1",
-        7,
-        "/conf/clicks.yaml",
-        versions,
-    ]
 
 
 @pytest.mark.parametrize(("sizes", "reported"), [((90, 10), 100), ((90, None), None)])
@@ -157,41 +135,28 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
 
 
 def test_each_open_transaction_of_a_topic_has_its_own_partitions_and_its_reported_start() -> None:
-    snapshot = with_facts(
+    held_back = with_facts(
         snapshot_of((10, 6)),
         extents={A: PartitionOffsets(2, 10, 70), B: PartitionOffsets(0, 6, 7)},
-        open_transactions={
-            A: OpenTransaction(7, 10, "orders", 1_700_000_000_000),
-            B: OpenTransaction(8, 6),
-        },
     )
-    of_a = (
-        "clicks 0: 60 offsets below the high watermark wait for the open transaction orders of "
-        "producer 7, open since 2023-11-14T22:13:20.000+00:00"
-    )
-    of_b = (
-        "clicks 1: 1 offset below the high watermark waits for the open transaction of producer 8"
-    )
-    assert list(describe_open(snapshot)) == [of_a, of_b]
-    both = with_facts(
-        snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)}
-    )
-    assert list(describe_open(both)) == [
-        "clicks 0, 1: 61 offsets below the high watermark wait for the open transaction of "
-        "producer 8"
+    orders = OpenTransaction(7, 10, "orders", 1_700_000_000_000)
+    snapshot = with_facts(held_back, open_transactions={A: orders, B: OpenTransaction(8, 6)})
+    wait = "below the high watermark wait"
+    assert list(describe_open(snapshot)) == [
+        f"clicks 0: 60 offsets {wait} for the open transaction orders of producer 7, open since "
+        "2023-11-14T22:13:20.000+00:00",
+        f"clicks 1: 1 offset {wait}s for the open transaction of producer 8",
     ]
-    untold = with_facts(snapshot, open_transactions={})
-    assert list(describe_open(untold)) == [
-        "clicks 0, 1: 61 offsets below the high watermark wait for an open transaction"
-    ]
+    both = with_facts(held_back, open_transactions=dict.fromkeys((A, B), OpenTransaction(8, 6)))
+    of_both = f"clicks 0, 1: 61 offsets {wait} for"
+    assert list(describe_open(both)) == [f"{of_both} the open transaction of producer 8"]
+    assert list(describe_open(held_back)) == [f"{of_both} an open transaction"]
     assert list(describe_open(snapshot_of((10, 6)))) == []
     report = new_report()
     report.saw(snapshot)
     first = document_of(report)["lag"][0]
-    assert first["log_end"] == 10
-    assert first["high_watermark"] == 70
-    assert first["held_back"] == 60
-    assert first["held_back_by"] == "orders"
+    names = ("log_end", "high_watermark", "held_back", "held_back_by")
+    assert [first[name] for name in names] == [10, 70, 60, "orders"]
 
 
 def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
@@ -215,30 +180,21 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
 LATER = UpToDate(FIRST, FIRST.loaded_until)
 
 
+UNCOMMITTED = UpToDate(SECOND, SECOND.loaded_until, (A,))
+MOVED = snapshot_of((20, 6), {A: 10, B: 6}, SECOND)
+
+
 @pytest.mark.parametrize(
     ("snapshot", "state", "plan", "before", "after"),
     [
         (snapshot_of((10, 6), {A: 9}), FirstRun(), None, (1, 6), (1, 6)),
         (snapshot_of((10, 6), {A: 99}), FirstRun(), None, (0, 6), (0, 6)),
         (snapshot_of((10, 6), {A: 0}), FirstRun(), None, (8, 6), (8, 6)),
-        (snapshot_of((20, 6), {A: 10, B: 6}, SECOND), Replay(SECOND), SECOND, (10, 0), (6, 0)),
-        (
-            snapshot_of((14, 6), {A: 10}, SECOND),
-            UpToDate(SECOND, SECOND.loaded_until, (A,)),
-            None,
-            (0, 0),
-            (0, 0),
-        ),
+        (MOVED, Replay(SECOND), SECOND, (10, 0), (6, 0)),
+        (snapshot_of((14, 6), {A: 10}, SECOND), UNCOMMITTED, None, (0, 0), (0, 0)),
         (snapshot_of((14, 6), {A: 10, B: 6}, FIRST), LATER, SECOND, (4, 0), (0, 0)),
     ],
-    ids=[
-        "committed offsets of the group",
-        "an offset above the end",
-        "an offset that is lost",
-        "a stored plan",
-        "an offset that is not committed",
-        "a next plan",
-    ],
+    ids="committed,above the end,lost offset,stored plan,not committed,next plan".split(","),
 )
 def test_the_lag_counts_from_the_last_plan_or_else_from_the_committed_offsets(
     snapshot: Snapshot,
@@ -282,10 +238,7 @@ def losing(*lost: Loss, number: int = 1) -> Plan:
         ([LossReason.MISSING], "source.on_data_loss"),
         ([LossReason.MOVED], "group.on_offset_changed"),
         ([LossReason.SKIPPED], "an operator"),
-        (
-            [LossReason.MISSING, LossReason.MOVED, LossReason.EXPIRED],
-            "source.on_data_loss and group.on_offset_changed",
-        ),
+        ([LossReason.MISSING, LossReason.MOVED], "source.on_data_loss and group.on_offset_changed"),
     ],
 )
 def test_losses_are_reported_with_their_reason(whys: list[LossReason], who: str) -> None:
@@ -339,73 +292,45 @@ def test_only_offsets_that_moved_are_counted_as_committed() -> None:
 def test_a_result_with_open_questions_reports_them() -> None:
     report = new_report()
     report.planned(FIRST)
-    report.applied(
-        replace(
-            APPLIED, results=(NOT_COUNTED, NOT_COUNTED), uncounted="the table has no column offset"
-        )
-    )
+    uncounted = replace(APPLIED, results=(NOT_COUNTED,) * 2, uncounted="the table has no column")
+    report.applied(uncounted)
     assert report.outcomes[-1][1] == (
         "Plan 1: rows written, table version 0; the number of rows is unknown (the table has no "
-        "column offset)"
+        "column)"
     )
     assert report.records == 0
-    doubtful = replace(
-        APPLIED,
-        results=(
-            RangeResult(7, None, missing_offsets=1, behind_transform=True),
-            RangeResult(2, None),
-        ),
-    )
-    assert (
-        describe_uncounted(doubtful)
-        == "; 1 offsets have no row, and whether the transform left them out is unknown: `etl "
-        "verify` cannot prove them"
+    document = json.loads(json.dumps(describe_plan(FIRST, uncounted)))
+    first = document["ranges"][0]
+    assert document["uncounted"] == "the table has no column"
+    assert (first["rows"], first["missing_offsets"]) == (None, None)
+    doubtful = RangeResult(7, None, missing_offsets=1, behind_transform=True)
+    assert describe_uncounted(replace(APPLIED, results=(doubtful, RangeResult(2, None)))) == (
+        "; 1 offsets have no row, and whether the transform left them out is unknown: `etl verify` "
+        "cannot prove them"
     )
     assert describe_uncounted(APPLIED) == ""
-
-
-def test_of_an_uncounted_plan_the_numbers_are_missing_and_the_reason_is_there() -> None:
-    result = replace(APPLIED, results=(NOT_COUNTED,) * 2, uncounted="why")
-    document = json.loads(json.dumps(describe_plan(FIRST, result)))
-    first = document["ranges"][0]
-    assert (document["uncounted"], first["rows"], first["missing_offsets"]) == ("why", None, None)
 
 
 def test_a_plan_is_described_with_its_results_for_people_and_programs() -> None:
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
         **A.place,
-        "from": 2,
-        "until": 10,
-        "leader": "0 at h:9092",
-        "leader_epoch": 4,
-        "rows": 7,
-        "fetched_bytes": 90,
-        "control_records": 0,
-        "aborted_records": 0,
-        "missing_offsets": 1,
-        "leader_epochs": [],
-        "gaps": [[3, 4]],
-        "gaps_complete": True,
-        "behind_transform": False,
+        **{"from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4},
+        **{"rows": 7, "fetched_bytes": 90, "control_records": 0, "aborted_records": 0},
+        **{"missing_offsets": 1, "gaps": [[3, 4]], "gaps_complete": True},
+        **{"leader_epochs": [], "behind_transform": False},
     }
     assert document["ranges"][1]["leader"] is None
     unseen = {"seen_offset": None, "seen_version": None}
-    assert document["partitions"] == [
-        {**partition.place, "loaded_until": until, **unseen}
-        for partition, until in ((A, 10), (B, 6))
-    ]
+    first, second = ({**A.place, "loaded_until": 10}, {**B.place, "loaded_until": 6})
+    assert document["partitions"] == [{**first, **unseen}, {**second, **unseen}]
     assert "rows" not in describe_plan(FIRST, None)["ranges"][0]
 
 
 def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs() -> None:
     runs = [f"clicks-2026010{day}T000000-00000{day}" for day in range(1, 6)]
-    of_others = [
-        "other-20250101T000000-000000.json",
-        "clicks-2-20250101T000000-000000.json",
-        "clicks-notes.json",
-        "clicks.yaml",
-    ]
+    of_others = ["other-20250101T000000-000000.json", "clicks-2-20250101T000000-000000.json"]
+    of_others += ["clicks-notes.json", "clicks.yaml"]
     of_jobs = [f"{runs[0]}-{job}.spark.log" for job in ("verify", "maintain", "into")]
     of_runs = [f"{run}{end}" for run in runs for end in (".json", ".spark.log")]
     names = of_runs + of_jobs + of_others
@@ -435,3 +360,17 @@ def test_every_time_has_one_format_and_one_outside_the_calendar_has_none(
     ms: int | None, text: str | None
 ) -> None:
     assert format_time(ms) == text
+
+
+def test_a_run_that_was_killed_leaves_a_report_that_names_its_process_and_claims_nothing() -> None:
+    report = new_report()
+    versions = {"pyspark": None, "python": "3.11.2"}
+    report.process = Process("host-1", 7, "/conf/clicks.yaml", versions)
+    document = document_of(report)
+    process = [document[name] for name in ("host", "pid", "conf", "versions")]
+    assert process == ["host-1", 7, "/conf/clicks.yaml", versions]
+    unknown = ("exit_code", "error", "finished_at", "records_per_second", "table_version", "plan")
+    assert (document["run_id"], document["state"]) == ("run-1", "running")
+    assert [document[name] for name in unknown] == [None] * 6
+    assert (document["outcomes"], document["lag"]) == ([], [])
+    assert list(document["seconds"]) == [verb.value for verb in Verb]

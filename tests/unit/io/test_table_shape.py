@@ -1,0 +1,195 @@
+"""The file system at a table's path, and the error for each obstacle, in real directories."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from etl.errors import FileLost, NotOurTable, SettingsError, TableUnreachable
+from etl.io.delta.loaded_plans import read_table
+from etl.io.delta.table_shape import (
+    announce_first_write,
+    check_writable,
+    open_table,
+    rust_path,
+    spark_path,
+)
+from etl.model.columns import arrow_schema
+
+UNPRIVILEGED_UID = 65534
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Switch to another user for a while: root may write everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(UNPRIVILEGED_UID)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that others may enter and list, and not write."""
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o555)
+    return folder
+
+
+def test_nothing_an_empty_folder_and_a_first_write_that_never_finished_are_no_table(
+    tmp_path: Path,
+) -> None:
+    assert open_table(str(tmp_path / "nothing" / "here")) is None
+    assert open_table(str(tmp_path)) is None
+    announce_first_write(str(tmp_path / "new"))
+    (tmp_path / "new" / "part-00000.parquet").write_bytes(b"PAR1")
+    assert open_table(str(tmp_path / "new")) is None
+    assert read_table(str(tmp_path / "new"), "app", known=3) is None
+
+
+def test_a_file_and_a_folder_of_other_files_are_not_our_table(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet", "c", "d", "log/_delta_log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for path, error, message in (
+        (tmp_path / "c", NotOurTable, "is a file"),
+        (tmp_path, NotOurTable, r"no _delta_log, but holds a.parquet, b.parquet, c, \.\.\."),
+        (tmp_path / "log", NotOurTable, "_delta_log is a file"),
+        (tmp_path / "a%20b", SettingsError, "a%20b"),
+    ):
+        with pytest.raises(error, match=message):
+            open_table(str(path))
+
+
+def test_a_table_with_a_damaged_log_is_unreadable(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path / "t"), arrow_schema())
+    (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text('{"protocol"')
+    with pytest.raises(TableUnreachable, match="cannot be read"):
+        open_table(str(tmp_path / "t"))
+
+
+def rewritten(table: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """The first commit of the table with other actions."""
+    commit = table / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        change(action)
+    commit.write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_a_table_that_was_made_without_columns_is_a_mistake_that_no_retry_mends(
+    tmp_path: Path,
+) -> None:
+    def without_columns(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            action["metaData"]["schemaString"] = json.dumps({"type": "struct", "fields": []})
+
+    DeltaTable.create(str(tmp_path / "t"), arrow_schema())
+    rewritten(tmp_path / "t", without_columns)
+    with pytest.raises(NotOurTable, match="has no columns") as refused:
+        open_table(str(tmp_path / "t"))
+    assert not refused.value.retriable and "ADD COLUMNS" in refused.value.action
+
+
+@pytest.mark.parametrize("name", ["two words", "100%", "hash#1", "käse", "what?", "a+b", "a=b"])
+def test_a_table_may_have_any_name(tmp_path: Path, name: str) -> None:
+    path = str(tmp_path / name)
+    DeltaTable.create(rust_path(path), arrow_schema())
+    assert (tmp_path / name / "_delta_log").is_dir()
+    found = read_table(path, "app", known=None)
+    assert found is not None
+    assert found.version == 0
+
+
+def test_both_engines_get_the_same_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = f"{tmp_path}/warehouse/clicks"
+    assert spark_path("warehouse/clicks") == f"file://{there}"
+    assert rust_path("warehouse/clicks") == rust_path(f"file://{there}") == there
+    assert spark_path("s3://bucket/clicks") == "s3a://bucket/clicks"
+    assert rust_path("s3://bucket/clicks") == "s3://bucket/clicks"
+
+
+def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    check_writable(str(tmp_path / "not" / "yet" / "there"))
+    check_writable(str(tmp_path))
+    check_writable("s3://bucket/clicks")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("touch", [open_table, check_writable, announce_first_write])
+def test_a_file_in_the_way_is_no_passing_trouble(
+    tmp_path: Path, touch: Callable[[str], object]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotOurTable, match="file is a file, and the path lies below it"):
+        touch(str(tmp_path / "file" / "new" / "table"))
+    with pytest.raises(NotOurTable, match="The path is a file,"):
+        touch(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    "s4://bucket/clicks https://host/clicks s3:///clicks s3://bucket:99999/t".split()
+    + ["s3://buck et/clicks"],
+)
+def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
+    with pytest.raises(SettingsError, match="The store of this URL is not supported:") as caught:
+        open_table(url)
+    assert caught.value.exit_code == 2 and "Known schemes" not in str(caught.value)
+
+
+def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_passing_trouble(
+    tmp_path: Path,
+) -> None:
+    features = ["redirectReaderWriter-preview"]
+    versions = {"minReaderVersion": 3, "minWriterVersion": 7}
+    strange = {**versions, "readerFeatures": features, "writerFeatures": features}
+    DeltaTable.create(str(tmp_path / "t"), arrow_schema())
+    rewritten(
+        tmp_path / "t", lambda action: "protocol" in action and action.update(protocol=strange)
+    )
+    with pytest.raises(NotOurTable, match="does not support the table") as caught:
+        open_table(str(tmp_path / "t"))
+    assert caught.value.exit_code == 2
+
+
+def test_a_stale_pointer_to_a_checkpoint_is_reported_as_that_and_no_table_is_abandoned_for_it(
+    tmp_path: Path,
+) -> None:
+    write_deltalake(str(tmp_path), pyarrow.table({"a": [1]}))
+    hint = tmp_path / "_delta_log" / "_last_checkpoint"
+    hint.write_text('{"version":7,"size":3}')
+    with pytest.raises(FileLost, match="names a checkpoint that does not exist") as error:
+        open_table(str(tmp_path))
+    assert "remove _last_checkpoint" in str(error.value.action)
+    assert "move the folder" not in str(error.value.action)
+    hint.unlink()
+    table = open_table(str(tmp_path))
+    assert table is not None and table.version() == 0
+
+
+def test_a_folder_of_another_user_cannot_be_written_or_listed(shared: Path) -> None:
+    with unprivileged(), pytest.raises(TableUnreachable, match="new/table") as caught:
+        check_writable(str(shared / "new" / "table"))
+    assert caught.value.exit_code == 7
+    assert "Permission denied" in str(caught.value)
+    shared.chmod(0o000)
+    with unprivileged(), pytest.raises(TableUnreachable, match="Permission denied"):
+        open_table(str(shared / "table"))
+    shared.chmod(0o755)

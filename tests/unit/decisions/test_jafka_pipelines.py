@@ -1,4 +1,4 @@
-"""A pipeline on partitions with byte offsets on a single broker: situations on the fake cluster."""
+"""Runs of a pipeline on Jafka: situations that differ from those on Kafka, on the fake cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.offsets import pending_starts
 from etl.decide.reconcile import where_we_stand
 from etl.decide.recreated_or_truncated import TAIL_BYTES, end_places
-from etl.errors import (
-    DataLoss,
-    LedgersDisagree,
-    OffsetMoved,
-    PartitionTruncated,
-    SettingsError,
-)
+from etl.errors import DataLoss, LedgersDisagree, OffsetMoved, PartitionTruncated, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import PartitionOffsets, TopicPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, StaleRows
@@ -39,7 +33,6 @@ from tests.fakes.stories import (
     outcomes,
     outside_of,
     physical_outside_of,
-    reject_broken,
     reject_unfinished,
     run,
     settings_of,
@@ -96,17 +89,6 @@ def test_a_partition_beyond_its_brokers_count_is_reported_and_recreated_as_anoth
     outside.logs[ALSO_ONE].grow(9)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
-
-
-@pytest.mark.parametrize("most_bytes", [1, 30, 90, 1000])
-def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int) -> None:
-    outside = physical_outside_of(11, 3, 7)
-    settings = settings_of(
-        broker_type="jafka", limits={"max_bytes_per_plan": most_bytes, "target_task_bytes": 25}
-    )
-    while Outcome.INGESTED in outcomes(run(outside, settings)):
-        reject_broken(outside)
-    reject_unfinished(outside)
 
 
 def test_offsets_left_by_a_cap_are_reported_in_bytes() -> None:
@@ -210,8 +192,7 @@ def test_a_physical_log_unreadable_at_the_decision_starts_at_its_first_record() 
     [(physical_outside_of(5, 3, 4), SETTINGS), (outside_of(5, 3, 4), PHYSICAL_SETTINGS)],
 )
 def test_a_conf_with_another_broker_type_is_rejected_and_nothing_is_changed(
-    outside: Outside,
-    settings: Settings,
+    outside: Outside, settings: Settings
 ) -> None:
     run(outside)
     grow(outside, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""Ranges of logs that may be cut at some offsets only: laws of caps, of tasks, and of the plan."""
+"""Tasks and plans on Jafka, where ranges may end at some byte offsets only."""
 
 from __future__ import annotations
 
@@ -45,16 +45,21 @@ BOUNDS = st.lists(st.integers(0, 400), min_size=1, max_size=8, unique=True).map(
     lambda found: tuple(sorted(found))
 )
 SEGMENTS = st.dictionaries(LOGS, BOUNDS, min_size=1, max_size=6)
-"""The boundaries of each log, from its start to its flushed end."""
+"""The boundaries of each partition, from its start to its flushed end."""
+Boundaries = Mapping[TopicPartition, Sequence[int]]
+Reading = tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]]
+"""Boundaries, and (position, end); the position is where an earlier run found the end: anywhere."""
+
+
+def stops_of(found: Reading, size: int | None, turn: int) -> dict[TopicPartition, int]:
+    """Where a plan with a cap of so many bytes ends in each partition."""
+    bounds, partitions = found
+    return divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
 
 
 @st.composite
-def readings(
-    draw: st.DrawFn,
-) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]]:
-    """Boundaries of logs, and of each the (position, end): the position is where an earlier run
-    found the flushed end, so anywhere.
-    """
+def readings(draw: st.DrawFn) -> Reading:
+    """Boundaries of partitions, and of each the (position, end)."""
     bounds = draw(SEGMENTS)
     return bounds, {
         partition: (draw(st.integers(found[0], found[-1])), found[-1])
@@ -62,26 +67,20 @@ def readings(
     }
 
 
-def legal(
-    partition: TopicPartition, start: int, stop: int, bounds: Mapping[TopicPartition, Sequence[int]]
-) -> bool:
+def legal(partition: TopicPartition, start: int, stop: int, bounds: Boundaries) -> bool:
     return stop == start or stop in bounds[partition]
 
 
-def first_stretch(
-    partition: TopicPartition, start: int, bounds: Mapping[TopicPartition, Sequence[int]]
-) -> int:
+def first_stretch(partition: TopicPartition, start: int, bounds: Boundaries) -> int:
     return min((bound for bound in bounds[partition] if bound > start), default=start) - start
 
 
 @given(readings(), st.none() | st.integers(1, 1500), TURNS)
 def test_a_capped_log_is_read_up_to_a_boundary_and_some_log_moves(
-    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
-    size: int | None,
-    turn: int,
+    found: Reading, size: int | None, turn: int
 ) -> None:
     bounds, partitions = found
-    stops = divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
+    stops = stops_of(found, size, turn)
     assert all(
         start <= stops[partition] <= end and legal(partition, start, stops[partition], bounds)
         for partition, (start, end) in partitions.items()
@@ -92,12 +91,10 @@ def test_a_capped_log_is_read_up_to_a_boundary_and_some_log_moves(
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_a_cap_is_passed_by_one_stretch_of_one_log_at_most(
-    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
-    size: int,
-    turn: int,
+    found: Reading, size: int, turn: int
 ) -> None:
     bounds, partitions = found
-    stops = divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
+    stops = stops_of(found, size, turn)
     moved = {
         partition: stops[partition] - start
         for partition, (start, _) in partitions.items()
@@ -110,26 +107,19 @@ def test_a_cap_is_passed_by_one_stretch_of_one_log_at_most(
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_no_physical_log_starves_over_as_many_turns_as_there_are_logs(
-    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
-    size: int,
-    turn: int,
+    found: Reading, size: int, turn: int
 ) -> None:
-    bounds, partitions = found
+    _, partitions = found
     read = dict.fromkeys(partitions, 0)
     for now in range(turn, turn + len(partitions)):
-        stops = divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=size), now, bounds)
-        read = {
-            partition: read[partition] + stops[partition] - partitions[partition][0]
-            for partition in partitions
-        }
+        for partition, stop in stops_of(found, size, now).items():
+            read[partition] += stop - partitions[partition][0]
     assert all(read[partition] for partition, (start, end) in partitions.items() if end > start)
 
 
 @given(readings(), st.integers(1, 1500), st.integers(1, 12))
 def test_the_pieces_of_ranges_tile_them_and_meet_at_boundaries(
-    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
-    target: int,
-    parallelism: int,
+    found: Reading, target: int, parallelism: int
 ) -> None:
     bounds, partitions = found
     wholes = [
@@ -154,9 +144,7 @@ def test_the_pieces_of_ranges_tile_them_and_meet_at_boundaries(
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_run_after_run_a_capped_pipeline_reads_each_log_to_its_end_and_no_offset_twice(
-    found: tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, int]]],
-    size: int,
-    turn: int,
+    found: Reading, size: int, turn: int
 ) -> None:
     bounds, partitions = found
     positions = {partition: start for partition, (start, _) in partitions.items()}
@@ -166,28 +154,20 @@ def test_run_after_run_a_capped_pipeline_reads_each_log_to_its_end_and_no_offset
         left = {
             partition: (positions[partition], end) for partition, (_, end) in partitions.items()
         }
-        positions = divide_caps(left, {}, LimitsSettings(max_bytes_per_plan=size), now, bounds)
+        positions = stops_of((bounds, left), size, now)
     raise AssertionError("it makes no progress")
 
 
 def test_where_no_boundary_is_known_a_physical_log_is_not_cut_at_all() -> None:
     whole = OffsetRange(A, 10, 1000)
     assert list(split_range(whole, {}, 50)) == [whole]
-    assert divide_caps({A: (10, 1000)}, {}, LimitsSettings(max_bytes_per_plan=50), turn=1) == {
-        A: 1000
-    }
+    assert stops_of(({}, {A: (10, 1000)}), 50, turn=1) == {A: 1000}
 
 
-def test_ranges_without_a_message_boundary_are_assigned_to_the_other_tasks() -> None:
-    bounds, partitions = {A: (0, 100, 200), B: (0, 900)}, {A: (0, 200), B: (0, 900)}
-    assert divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=250), 2, bounds) == {
-        A: 200,
-        B: 0,
-    }
-    assert divide_caps(partitions, {}, LimitsSettings(max_bytes_per_plan=250), 3, bounds) == {
-        A: 0,
-        B: 900,
-    }
+def test_a_partition_whose_boundary_is_above_the_cap_is_read_in_another_turn() -> None:
+    found: Reading = ({A: (0, 100, 200), B: (0, 900)}, {A: (0, 200), B: (0, 900)})
+    assert stops_of(found, 250, turn=2) == {A: 200, B: 0}
+    assert stops_of(found, 250, turn=3) == {A: 0, B: 900}
 
 
 @given(st.lists(st.integers(0, 400), max_size=6), BOUNDS)
@@ -203,10 +183,7 @@ def test_the_nearest_ends_are_ends_in_order_each_once(
 
 @given(LOGS, BOUNDS, st.integers(0, 400), st.integers(0, 400))
 def test_a_range_may_end_at_its_own_end_and_at_the_boundaries_before_it(
-    partition: TopicPartition,
-    bounds: tuple[int, ...],
-    start: int,
-    end: int,
+    partition: TopicPartition, bounds: tuple[int, ...], start: int, end: int
 ) -> None:
     found = ends_between(partition, start, end, {partition: bounds})
     assert found == (
@@ -240,18 +217,15 @@ def physical(bounds: Mapping[TopicPartition, tuple[int, ...]]) -> Snapshot:
     )
 
 
-def test_a_plan_of_physical_logs_begins_at_the_position_and_ends_at_boundaries() -> None:
+def test_a_plan_of_jafka_partitions_begins_at_the_position_and_ends_at_boundaries() -> None:
     snapshot = physical({A: (0, 120, 260, 431)})
     first = planned(snapshot, FirstRun(), PHYSICAL)
     assert offsets_of(first) == {A: [(0, 120), (120, 260)]} and first.loaded_until == {A: 260}
     second = planned(snapshot, onward({A: 260}), PHYSICAL)
     assert offsets_of(second) == {A: [(260, 431)]} and second.loaded_until == {A: 431}
     assert next_plan(snapshot, onward({A: 431}), PHYSICAL) is None
-
-
-def test_a_position_between_two_boundaries_is_where_the_next_range_begins() -> None:
-    grown = physical({A: (0, 120, 260, 700)})
-    assert offsets_of(planned(grown, onward({A: 190}), PHYSICAL)) == {A: [(190, 260)]}
+    between_boundaries = planned(physical({A: (0, 120, 260, 700)}), onward({A: 190}), PHYSICAL)
+    assert offsets_of(between_boundaries) == {A: [(190, 260)]}
 
 
 def test_after_expiry_of_the_start_offset_a_physical_log_continues_at_its_first_segment() -> None:

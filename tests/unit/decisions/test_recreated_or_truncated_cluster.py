@@ -12,15 +12,14 @@ from etl.commands.plans import preview_of
 from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.recreated_or_truncated import cluster_identity
 from etl.errors import NeedsDecision, SettingsError
-from etl.ledger.plan_document import parse_plan, render_plan, with_id
+from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerFamily, ClusterIdentity
 from etl.model.plans import Plan
 from etl.report.run_progress import Outcome
 from tests.builders import kafka_named, plain_plan, with_facts, with_keys
 from tests.fakes.outside import CLUSTER, Outside
-from tests.fakes.stories import SETTINGS, crash_at, grow, outcomes, outside_of, run
+from tests.fakes.stories import SETTINGS, grow, outcomes, outside_of, run
 from tests.fakes.takeovers import ENDED, loaded_by_another, old_pipeline, snapshot_of
-from tests.fakes.world import Crash, When
 
 ID, OTHER_ID = "fZ775keoRQSq2lvL-8eQiw", "b2pZnT1jQ5yKp0aXc3vWmA"
 
@@ -40,35 +39,43 @@ def plan_of(cluster: str, cluster_id: str | None = None) -> Plan:
     return plain_plan(2, cluster=kafka_named(cluster, cluster_id))
 
 
-@pytest.mark.parametrize("text", [None, "old"])
-def test_the_first_run_on_brokers_with_an_id_takes_the_id(text: str | None) -> None:
-    assert called(reported=ID, configured=text) == kafka_named(ID)
+@pytest.mark.parametrize(
+    ("newest", "reported", "configured", "in_table", "cluster"),
+    [
+        # the first run takes the reported id, else the name of the conf
+        (None, ID, None, (), kafka_named(ID)),
+        (None, ID, "old", (), kafka_named(ID)),
+        (None, None, "old", (), kafka_named("old")),
+        # a pipeline keeps the name under which it began
+        (plan_of(ID), ID, None, (), kafka_named(ID)),
+        (plan_of(ID), ID, "old", (), kafka_named(ID)),
+        (plan_of(ID), ID, ID, (), kafka_named(ID)),
+        (plan_of(ID), None, ID, (), kafka_named(ID)),
+        (plan_of("old"), None, "old", (), kafka_named("old")),
+        (plan_of("old"), ID, "old", (), kafka_named("old", ID)),
+        # during a rolling upgrade any broker may answer
+        (plan_of("old", ID), None, "old", (), kafka_named("old", ID)),
+        (plan_of("old", ID), ID, "old", (), kafka_named("old", ID)),
+        # the ledger is lost, and the table has our commits under a name
+        (None, ID, "old", ("old",), kafka_named("old", ID)),
+        (None, ID, "old", ("old", ID), kafka_named(ID)),
+        (None, ID, "old", (ID,), kafka_named(ID)),
+    ],
+)
+def test_a_cluster_has_one_name_whether_its_brokers_report_an_id_or_not(
+    newest: Plan | None,
+    reported: str | None,
+    configured: str | None,
+    in_table: tuple[str, ...],
+    cluster: ClusterIdentity,
+) -> None:
+    assert called(newest, reported, configured, in_table) == cluster
 
 
-@pytest.mark.parametrize("text", [None, "old"])
-def test_a_pipeline_that_began_under_the_id_continues_under_it(text: str | None) -> None:
-    assert called(plan_of(ID), reported=ID, configured=text) == kafka_named(ID)
-
-
-def test_brokers_without_an_id_have_the_name_of_the_conf() -> None:
-    assert (
-        called(configured="old") == called(plan_of("old"), configured="old") == kafka_named("old")
-    )
+def test_without_a_reported_id_and_a_configured_name_the_key_is_named() -> None:
     with pytest.raises(SettingsError, match="The brokers report no cluster id") as caught:
         called()
     assert caught.value.where["key"] == "source.assume_cluster_id"
-
-
-def test_a_pipeline_keeps_its_name_after_its_brokers_begin_to_report_an_id() -> None:
-    assert called(plan_of("old"), reported=ID, configured="old") == kafka_named("old", ID)
-
-
-def test_during_a_rolling_upgrade_it_is_the_same_cluster_whichever_broker_answers() -> None:
-    assert (
-        called(plan_of("old", ID), reported=None, configured="old")
-        == called(plan_of("old", ID), reported=ID, configured="old")
-        == kafka_named("old", ID)
-    )
 
 
 def test_for_a_conf_without_its_former_name_the_error_contains_the_name() -> None:
@@ -81,16 +88,13 @@ def test_for_a_conf_without_its_former_name_the_error_contains_the_name() -> Non
     assert "only if" in caught.value.action
 
 
-def test_with_brokers_without_an_id_the_error_contains_the_id_of_the_pipelines_begin() -> None:
-    for value in (None, "old"):
-        with pytest.raises((NeedsDecision, SettingsError)) as caught:
-            called(plan_of(ID), configured=value)
-        assert f"`source.assume_cluster_id: {ID}`" in caught.value.action
-    assert (
-        called(plan_of(ID), configured=ID)
-        == called(plan_of(ID), reported=ID, configured=ID)
-        == kafka_named(ID)
-    )
+@pytest.mark.parametrize("configured", [None, "old"])
+def test_with_brokers_without_an_id_the_error_contains_the_id_of_the_pipelines_begin(
+    configured: str | None,
+) -> None:
+    with pytest.raises((NeedsDecision, SettingsError)) as caught:
+        called(plan_of(ID), configured=configured)
+    assert f"`source.assume_cluster_id: {ID}`" in caught.value.action
 
 
 @pytest.mark.parametrize(
@@ -109,17 +113,6 @@ def test_once_a_plan_knows_the_id_brokers_of_another_one_are_refused_under_the_s
     ) as caught:
         called(plan_of("old", ID), reported=OTHER_ID, configured="old")
     assert "`cluster:" not in caught.value.action, "no name makes these brokers those"
-
-
-def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits_is_the_name() -> (
-    None
-):
-    assert called(reported=ID, configured="old", in_table=("old",)) == kafka_named("old", ID)
-    assert (
-        called(reported=ID, configured="old", in_table=("old", ID))
-        == called(reported=ID, configured="old", in_table=(ID,))
-        == kafka_named(ID)
-    )
 
 
 # -- a pipeline through the upgrade
@@ -151,19 +144,6 @@ def plan_in(outside: Outside):  # type: ignore[no-untyped-def]
     return lambda number: parse_plan(outside.plans[number], path="plans")
 
 
-def test_a_plan_that_was_stored_before_the_upgrade_is_replayed_word_for_word() -> None:
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    assert outcomes(run(upgraded(outside))) == [
-        Outcome.PLAN_RESUMED,
-        Outcome.INGESTED,
-        Outcome.BROKER_CLUSTER_ID_IGNORED,
-        Outcome.INGESTED,
-    ]
-    assert set(outside.rows().values()) == {1}
-
-
 def test_the_plan_command_reports_that_the_pipeline_keeps_its_name() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
@@ -172,42 +152,19 @@ def test_the_plan_command_reports_that_the_pipeline_keeps_its_name() -> None:
     assert f"Brokers report the cluster id {ID} now" in found.summary
 
 
-def test_a_plan_without_an_id_is_stored_as_it_always_was_and_one_with_it_keeps_it() -> None:
-    plain, known = with_id(plan_of("old")), with_id(plan_of("old", ID))
-    assert plain.id != known.id
-    for plan in (plain, known):
-        assert parse_plan(render_plan(plan), path="plans") == plan
-
-
 def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_id_after_it() -> (
     None
 ):
-    """Both are the same cluster: the conf still gives the name, or the old pipeline's plan knows
-    the id.
-    """
+    """The conf still gives the name, or the plan of the other pipeline knows the id."""
     snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), cluster=kafka_named(ID))
-    assert (
-        predecessor_of(old_pipeline(cluster=kafka_named(CLUSTER)), {}, snapshot, SETTINGS).positions
-        == ENDED
-    )
+    without_ids = with_facts(snapshot, topic_ids={})
     unnamed = with_keys(SETTINGS, source={"assume_cluster_id": None})
-    assert (
-        predecessor_of(
-            old_pipeline(cluster=kafka_named(CLUSTER, ID)), {}, snapshot, unnamed
-        ).positions
-        == ENDED
-    )
+    former = old_pipeline(cluster=kafka_named(CLUSTER))
+    upgraded_since = old_pipeline(cluster=kafka_named(CLUSTER, ID))
+    of_another = old_pipeline(cluster=kafka_named(CLUSTER, OTHER_ID))
+    assert predecessor_of(former, {}, snapshot, SETTINGS).positions == ENDED
+    assert predecessor_of(upgraded_since, {}, snapshot, unnamed).positions == ENDED
     with pytest.raises(NeedsDecision, match="`source.assume_cluster_id: cluster-1`"):
-        predecessor_of(
-            old_pipeline(cluster=kafka_named(CLUSTER)),
-            {},
-            with_facts(snapshot, topic_ids={}),
-            unnamed,
-        )
+        predecessor_of(former, {}, without_ids, unnamed)
     with pytest.raises(NeedsDecision, match="another table.path"):
-        predecessor_of(
-            old_pipeline(cluster=kafka_named(CLUSTER, OTHER_ID)),
-            {},
-            with_facts(snapshot, topic_ids={}),
-            SETTINGS,
-        )
+        predecessor_of(of_another, {}, without_ids, SETTINGS)

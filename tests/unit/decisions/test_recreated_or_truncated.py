@@ -1,9 +1,8 @@
-"""Whether a partition is still the incarnation of the known offsets: leader epochs, log ends, topic
-ids.
-"""
+"""Whether a partition is still the incarnation of the known offsets: leader epochs and log ends."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from etl.decide.plan import plan_next
 from etl.decide.recreated_or_truncated import (
     EPOCHS_KEPT,
     Cut,
+    accept_command,
     epochs_to_ask,
     joined,
     record_epochs,
@@ -237,3 +237,9 @@ def test_the_message_names_another_ensemble_as_a_cause_if_every_topic_was_recrea
 def test_a_log_of_another_pipelines_topic_is_not_compared() -> None:
     other = TopicPartition("gone", 0)
     assert cuts(last_plan({other: 5}, leader_epochs={other: 1}), seen(10, None)) == []
+
+
+def test_the_command_that_leads_out_names_logs_as_a_shell_takes_them() -> None:
+    command = accept_command(["page views", "it's:1-0", "clicks"], "--truncated-at OFFSET")
+    named = ["-p", "page views", "-p", "it's:1-0", "-p", "clicks"]
+    assert shlex.split(command)[4:] == [*named, "--truncated-at", "OFFSET", "--reason", "..."]

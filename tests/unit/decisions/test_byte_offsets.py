@@ -1,5 +1,5 @@
-"""Byte offsets that another client committed are verified before a plan keeps them, and never
-again.
+"""Byte offsets on Jafka that another client committed or an operator names: they are verified
+before a plan keeps them, and never again.
 """
 
 from __future__ import annotations
@@ -12,17 +12,24 @@ import pytest
 from etl.decide.byte_offsets import (
     correct_start_offsets,
     no_operator_offsets,
+    reject_misaligned_offset,
     reject_misaligned_offsets,
     unverified_offsets,
 )
 from etl.decide.next_step import plan_superseding, steps_ahead
 from etl.errors import MisalignedOffset, OffsetMoved, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Committed, LookedAt, PartitionOffsets, UnverifiedOffset
+from etl.model.partitions import (
+    Committed,
+    LookedAt,
+    PartitionOffsets,
+    TopicPartition,
+    UnverifiedOffset,
+)
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.model.snapshot import Supersede, Table
 from etl.report.plan_json import read_snapshot, snapshots_as_json
-from tests.builders import plain_plan, with_facts
+from tests.builders import changed, plain_plan, with_facts
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.planning import NOW_MS, A
@@ -30,10 +37,12 @@ from tests.fakes.stories import (
     PHYSICAL_LOGS,
     PHYSICAL_SETTINGS,
     physical_outside_of,
+    reject_doubled_records,
     reject_unfinished,
     run,
     settings_of,
 )
+from tests.fakes.stories import accept as accept_logs
 from tests.fakes.world import FakeWorld
 
 ONE, TWO, _ = PHYSICAL_LOGS
@@ -55,11 +64,11 @@ def doubted(
     ]
 
 
-def starts_in(outside: Outside) -> list[int]:
-    """Where the messages of the first log begin."""
-    partition = outside.logs[ONE]
-    assert isinstance(partition, PhysicalLog)
-    return [start for start, _ in partition.entries]
+def starts_of(outside: Outside, partition: TopicPartition = ONE) -> list[int]:
+    """Where the messages of the log begin."""
+    found = outside.logs[partition]
+    assert isinstance(found, PhysicalLog)
+    return [start for start, _ in found.entries]
 
 
 def moved_inside_a_message() -> tuple[Outside, list[int], int]:
@@ -69,7 +78,7 @@ def moved_inside_a_message() -> tuple[Outside, list[int], int]:
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)
-    starts, ours = starts_in(outside), outside.offsets[ONE][0]
+    starts, ours = starts_of(outside), outside.offsets[ONE][0]
     outside.move_offset(ONE, starts[7] + 5)
     return outside, starts, ours
 
@@ -117,11 +126,11 @@ def superseded(
 
 def test_the_start_offset_of_a_new_log_is_verified_unless_the_broker_reports_it() -> None:
     assert doubted(None, 17) == [17] == doubted(plain_plan(loaded_until={TWO: 5}), 17)
-    assert doubted(None, 40) == doubted(None, 0) == doubted(None, 100) == doubted(None, None) == []
-    assert doubted(None, 130) == []  # above the end: another error
-    assert (
-        unverified_offsets(None, None, {A: Committed(17, 1)}, {A: PartitionOffsets(0, 100)}) == ()
-    )
+    for known in (0, 40, 100, None):
+        assert doubted(None, known) == []
+    assert doubted(None, 130) == [], "an offset above the end is another error"
+    in_kafka = unverified_offsets(None, None, {A: Committed(17, 1)}, {A: PartitionOffsets(0, 100)})
+    assert in_kafka == ()
 
 
 def test_a_moved_offset_is_verified_and_the_end_of_our_own_plan_is_not() -> None:
@@ -165,21 +174,10 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     ) as refused:
         run(outside, FOLLOWING)
     assert outside.plans == plans
-    assert refused.value.where == {
-        "topic": "clicks",
-        "partition": 0,
-        "broker_id": 1,
-        "offset": starts[7] + 5,
-    }
-    assert (
-        f"Set it back to {ours}, the end of the loaded offsets: nothing is left out, nothing is "
-        "loaded twice" in refused.value.action
-    )
-    others = (
-        f"A message begins at {starts[7]} or {starts[8]}, too, and the offsets from {ours} up to "
-        f"there are then left out"
-    )
-    assert others in refused.value.action
+    place = {"topic": "clicks", "partition": 0, "broker_id": 1}
+    assert refused.value.where == {**place, "offset": starts[7] + 5}
+    assert f"Set it back to {ours}, the end of the loaded offsets" in refused.value.action
+    assert f"A message begins at {starts[7]} or {starts[8]}, too" in refused.value.action
     outside.move_offset(ONE, ours)
     run(outside, FOLLOWING)
     reject_unfinished(outside)
@@ -187,17 +185,14 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
 
 def test_a_start_inside_a_message_stops_the_first_run_and_either_end_is_accepted() -> None:
     outside = physical_outside_of(6, 3, 4)
-    starts = starts_in(outside)
+    starts = starts_of(outside)
     outside.move_offset(ONE, starts[2] - 1)
     with pytest.raises(
         MisalignedOffset, match="No message begins at the committed offset:"
     ) as refused:
         run(outside)
     assert not outside.plans and not outside.table
-    assert (
-        f"Set it to {starts[1]}: the message that begins there is loaded, also if that "
-        f"consumer has read it" in refused.value.action
-    )
+    assert f"Set it to {starts[1]}: the message that begins there" in refused.value.action
     assert f"Or set it to {starts[2]}: that message is left out" in refused.value.action
     outside.move_offset(ONE, starts[1])
     run(outside)
@@ -254,20 +249,9 @@ def test_a_plan_repaired_to_a_later_message_reports_the_offsets_before_it_as_los
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
-def test_a_stored_plan_is_not_repaired_to_a_loaded_offset_or_into_another_message() -> None:
-    outside, starts, _ = moved_inside_a_message()
-    store_blindly(outside)
-    outside.move_offset(ONE, starts[2])
-    with pytest.raises(OffsetMoved, match="following it would load rows twice"):
-        superseded(outside)
-    outside.move_offset(ONE, starts[8] + 2)
-    with pytest.raises(MisalignedOffset):
-        superseded(outside)
-
-
 def test_a_start_inside_a_message_may_be_skipped_and_the_end_of_a_skip_is_not_repaired() -> None:
     outside = physical_outside_of(6, 3, 4)
-    starts = starts_in(outside)
+    starts = starts_of(outside)
     outside.move_offset(ONE, starts[2] - 1)
     store_blindly(outside)
     plan = superseded(outside, skipped=(Loss(ONE, starts[2] - 1, starts[3], LossReason.SKIPPED),))
@@ -285,7 +269,7 @@ def test_a_start_inside_a_message_may_be_skipped_and_the_end_of_a_skip_is_not_re
 
 def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> None:
     outside = physical_outside_of(6, 3, 4)
-    starts, stored = starts_in(outside), store_blindly(outside)
+    starts, stored = starts_of(outside), store_blindly(outside)
     with pytest.raises(
         SettingsError, match=f"it is inside the one from {starts[2]} to {starts[3]}"
     ) as refused:
@@ -304,44 +288,36 @@ def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begi
     assert found == (UnverifiedOffset(ONE, 50, 40, 100),)
 
 
+STORED_AT_37 = with_id(
+    plain_plan(
+        2,
+        loaded_until={ONE: 60},
+        ranges=(OffsetRange(ONE, 37, 60),),
+        expected_commits={ONE: Committed(37, 2)},
+    )
+)
+
+
 def test_a_first_plan_is_repaired_too_and_that_of_a_log_read_before_and_not_moved_is_not() -> None:
     outside = physical_outside_of(6, 3, 4)
-    starts = starts_in(outside)
+    starts = starts_of(outside)
     outside.move_offset(ONE, starts[2] - 1)
     store_blindly(outside)
     outside.move_offset(ONE, starts[1])
     assert min(r.from_offset for r in superseded(outside).ranges if r.partition == ONE) == starts[1]
     run(outside)
     assert loaded(outside) == held(outside, starts[1])
-    seen = FakeWorld(outside, FOLLOWING).observe()
-    stored = with_id(
-        plain_plan(
-            2,
-            loaded_until={ONE: 60},
-            ranges=(OffsetRange(ONE, 37, 60),),
-            expected_commits={ONE: Committed(37, 2)},
-        )
-    )
-    assert correct_start_offsets(stored, plain_plan(1, loaded_until={ONE: 37}), seen) == stored
+    seen, before = FakeWorld(outside, FOLLOWING).observe(), plain_plan(1, loaded_until={ONE: 37})
+    assert correct_start_offsets(STORED_AT_37, before, seen) == STORED_AT_37
 
 
 def test_a_misaligned_plan_of_a_log_that_was_read_before_may_mean_a_damaged_log() -> None:
-    plan = with_id(
-        plain_plan(
-            2,
-            loaded_until={ONE: 60},
-            ranges=(OffsetRange(ONE, 37, 60),),
-            expected_commits={ONE: Committed(37, 2)},
-        )
-    )
     damaged = LookedAt(37, False, "its magic would be 9")
-    seen = with_facts(
-        FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)}
-    )
-    with pytest.raises(
-        MisalignedOffset, match="at its start in this partition: its magic would be 9"
-    ) as refused:
-        reject_misaligned_offsets({ONE: 37}, seen, plan, is_left=True)
+    seen = FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe()
+    seen = with_facts(seen, looked_at={ONE: (damaged,)})
+    message = "at its start in this partition: its magic would be 9"
+    with pytest.raises(MisalignedOffset, match=message) as refused:
+        reject_misaligned_offsets({ONE: 37}, seen, STORED_AT_37, is_left=True)
     assert refused.value.action.endswith(
         "If no client set it, compare the partition's records with the table's (etl records "
         "show). If it is another partition, or lost its end and was written since, etl topics "
@@ -358,3 +334,147 @@ def test_a_report_contains_the_verified_offsets() -> None:
     assert seen.partition(ONE).looked_at[0].before == 0
     back = read_snapshot(snapshots_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"])
     assert back.partition(ONE).looked_at == seen.partition(ONE).looked_at
+
+
+def test_a_stored_plan_is_not_repaired_to_a_loaded_offset_or_into_another_message() -> None:
+    outside, starts, _ = moved_inside_a_message()
+    store_blindly(outside)
+    outside.move_offset(ONE, starts[2])
+    with pytest.raises(OffsetMoved, match="following it would load rows twice"):
+        superseded(outside)
+    outside.move_offset(ONE, starts[8] + 2)
+    with pytest.raises(MisalignedOffset):
+        superseded(outside)
+
+
+# -- offsets that an operator names
+
+
+def accept(outside: Outside, name: str, *, at_offset: int) -> Plan:
+    return accept_logs(outside, name, at_offset=at_offset, settings=PHYSICAL_SETTINGS)
+
+
+def recreate(partition: TopicPartition, *, entries: int) -> Outside:
+    """All partitions were read, then this one was recreated on its broker."""
+    outside = physical_outside_of(5, 3, 4)
+    outside.topic_ids = {"clicks": "zxid-5"}
+    run(outside)
+    outside.logs[partition] = outside.logs[partition].recreated()
+    outside.logs[partition].grow(entries)
+    return outside
+
+
+def undecided(*, entries: int) -> Outside:
+    """The same on the broker of TWO, and the topic has another id since."""
+    outside = recreate(TWO, entries=entries)
+    outside.topic_ids["clicks"] = "zxid-9"
+    return outside
+
+
+def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_ones_around_it() -> (
+    None
+):
+    outside = undecided(entries=30)
+    starts, before = starts_of(outside, TWO), dict(outside.plans)
+    with pytest.raises(
+        SettingsError, match=f"it is inside the one from {starts[1]} to {starts[2]}"
+    ) as refused:
+        accept(outside, "clicks:2-0", at_offset=starts[1] + 3)
+    assert (refused.value.exit_code, refused.value.where["key"], outside.plans) == (
+        2,
+        "--truncated-at",
+        before,
+    )
+    assert accept(outside, "clicks:2-0", at_offset=starts[1]).loaded_until[TWO] == starts[1]
+
+
+def test_an_unverifiable_offset_is_rejected_with_the_offsets_that_the_broker_reports() -> None:
+    seen = FakeWorld(undecided(entries=30), PHYSICAL_SETTINGS).observe()
+    bounds = seen.readable[TWO].boundaries
+    assert bounds
+    unknown = LookedAt(bounds[1] + 3, None, "its broker gives nothing from there")
+    seen = with_facts(seen, looked_at={TWO: (unknown,)})
+    message = "It is unknown whether a message begins at .*: its broker gives nothing"
+    with pytest.raises(SettingsError, match=message) as refused:
+        reject_misaligned_offset(TWO, unknown.offset, seen, key="--truncated-at")
+    nearest = f"The nearest offsets that the broker reports are {bounds[1]} and {bounds[2]}"
+    assert nearest in refused.value.action
+
+
+def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:
+    outside = undecided(entries=1)
+    end = outside.logs[TWO].end
+    assert end + 1 < outside.offsets[TWO][0]
+    with pytest.raises(SettingsError, match=f"is above {end}, the end of the partition"):
+        accept(outside, "clicks:2-0", at_offset=end + 1)
+    assert accept(outside, "clicks:2-0", at_offset=end).loaded_until[TWO] == end
+
+
+@pytest.mark.parametrize("name", ["clicks", "clicks:1-0"])
+def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
+    outside = recreate(ONE, entries=5)
+    starts, before = starts_of(outside, ONE), dict(outside.plans)
+    with pytest.raises(
+        SettingsError, match=f"it is inside the one from {starts[1]} to {starts[2]}"
+    ):
+        accept(outside, name, at_offset=starts[1] + 3)
+    assert outside.plans == before
+    assert accept(outside, name, at_offset=starts[2]).loaded_until[ONE] == starts[2]
+
+
+def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
+    """A reset is stored that leaves ONE inside its second message."""
+    outside = recreate(ONE, entries=5)
+    starts = starts_of(outside, ONE)
+    plan = accept(outside, "clicks:1-0", at_offset=starts[2])
+    wrong = with_id(
+        changed(
+            plan, loaded_until={**plan.loaded_until, ONE: starts[1] + 3}, fingerprints={}, id=""
+        )
+    )
+    world = FakeWorld(outside, PHYSICAL_SETTINGS)
+    world.supersede(wrong, world.observe().ledger)
+    return outside, starts
+
+
+def test_a_stored_reset_that_begins_inside_a_message_is_accepted_again_as_its_message_advises() -> (
+    None
+):
+    outside, starts = accepted_by_an_earlier_version()
+    with pytest.raises(MisalignedOffset) as refused:
+        run(outside)
+    assert (
+        f"If it is {starts[1]} or below, run `etl topics accept-changes CONF -p clicks:1-0 "
+        f"--truncated-at OFFSET" in refused.value.action
+    )
+    assert accept(outside, "clicks:1-0", at_offset=starts[1]).loaded_until[ONE] == starts[1]
+    run(outside)
+    reject_doubled_records(outside)
+    assert outside.offsets[ONE][0] == outside.logs[ONE].end
+
+
+def test_a_stored_reset_inside_a_message_skips_it_as_its_message_advises() -> None:
+    outside, starts = accepted_by_an_earlier_version()
+    with pytest.raises(MisalignedOffset) as refused:
+        run(outside)
+    assert (
+        f"etl plans supersede CONF 2 --skip clicks:1-0:{starts[1] + 3}-{starts[2]} --reason"
+        in refused.value.action
+    )
+    world = FakeWorld(outside, PHYSICAL_SETTINGS)
+    snapshot, stored = (
+        world.observe(lambda partition: [starts[2]] if partition == ONE else []),
+        outside.newest_plan(),
+    )
+    assert stored
+    skip = Loss(ONE, starts[1] + 3, starts[2], LossReason.SKIPPED)
+    plan = plan_superseding(
+        Supersede(stored, "by the operator", (skip,)),
+        snapshot,
+        PHYSICAL_SETTINGS,
+        now_ms=world.now_ms(),
+    )
+    world.supersede(plan, snapshot.ledger)
+    run(outside)
+    reject_doubled_records(outside)
+    assert outside.offsets[ONE][0] == outside.logs[ONE].end

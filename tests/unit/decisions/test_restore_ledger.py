@@ -1,4 +1,4 @@
-"""The lost part of a ledger, by the table; and the restore of moved offsets."""
+"""What of a ledger is lost, and how the table and moved offsets restore it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.fakes.stories import (
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-A, B, C = LOGS
+A, B, _ = LOGS
 
 
 def loaded() -> Outside:
@@ -75,7 +75,7 @@ def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: i
     outside.move_offset(A, offset)
     with pytest.raises(OffsetMoved, match=r"a committed offset") as refused:
         run(outside)
-    assert "etl ledger restore CONF" in (refused.value.action or "")
+    assert "etl ledger restore CONF" in refused.value.action
     assert restore(outside) is Lost.OFFSETS
     plan = outside.newest_plan()
     assert plan and (plan.kind, plan.number, plan.offsets_to_move, plan.losses.lost) == (
@@ -182,7 +182,7 @@ def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:
     assert find_lost_part(snapshot, SETTINGS) == (Lost.PLANS, None)
     with pytest.raises(LedgersDisagree) as refused:
         run(outside)
-    assert "etl ledger restore CONF" in (refused.value.action or "")
+    assert "etl ledger restore CONF" in refused.value.action
 
 
 def test_a_table_without_a_plan_of_ours_restores_nothing() -> None:

@@ -1,15 +1,11 @@
-"""Partitions of other owners are left alone: literals for each decision, and a run on the fake
-cluster with other owners.
-"""
+"""Partitions of other owners are left alone: each decision, and runs beside other owners."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from etl.commands.plans import Preview
 from etl.decide.partition_owners import (
     UNASSIGNED,
     foreign_consumers,
@@ -31,13 +27,12 @@ from tests.builders import plain_settings, plain_snapshot, with_facts
 from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
-from tests.fakes.stories import crash_at
+from tests.fakes.stories import At, crash_at, new_report, once
 from tests.fakes.world import Crash, FakeWorld, When
 
 LOGS = [TopicPartition("clicks", p) for p in range(3)]
 A, B, C = LOGS
 FOREIGN = "group_host-1-0"
-At = Callable[[str, When], None]
 
 
 def settings_of(**group: Any) -> Settings:
@@ -45,9 +40,8 @@ def settings_of(**group: Any) -> Settings:
 
 
 def snapshot_of(owners: dict[TopicPartition, str] | None = None, *live: str) -> Snapshot:
-    return plain_snapshot(
-        {partition: (0, 1) for partition in LOGS}, owners=owners or {}, live_consumers=live
-    )
+    offsets = dict.fromkeys(LOGS, (0, 1))
+    return plain_snapshot(offsets, owners=owners or {}, live_consumers=live)
 
 
 def driver_of(pipeline: str) -> str:
@@ -99,17 +93,15 @@ def test_without_consumers_and_owners_no_partition_is_left_out() -> None:
 
 @pytest.mark.parametrize("on_owned", ["fail", "wait", "skip"])
 def test_a_live_group_is_refused_and_named_and_not_waited_for(on_owned: str) -> None:
-    settings, snapshot = (
-        settings_of(on_owned=on_owned),
-        snapshot_of({B: FOREIGN}, "group_host-1", "group_host-2"),
-    )
+    settings = settings_of(on_owned=on_owned)
+    snapshot = snapshot_of({B: FOREIGN}, "group_host-1", "group_host-2")
     assert owners_to_wait_for(snapshot, settings) == {}
     with pytest.raises(Owned, match="group_host-1, group_host-2"):
         leave_to_owners(snapshot, settings)
 
 
 @pytest.mark.parametrize("on_owned", ["fail", "wait"])
-def test_an_owned_log_is_refused_and_named(on_owned: str) -> None:
+def test_an_owned_partition_is_refused_and_named(on_owned: str) -> None:
     with pytest.raises(Owned, match="owned by group_host-1-0") as caught:
         leave_to_owners(snapshot_of({B: FOREIGN}), settings_of(on_owned=on_owned))
     assert caught.value.where == {"topic": "clicks", "partition": 1}
@@ -128,11 +120,7 @@ def test_owned_partitions_are_left_out_and_the_rest_is_read(group: dict[str, str
 def test_only_under_wait_is_an_owner_waited_for() -> None:
     owned = snapshot_of({B: FOREIGN})
     assert owners_to_wait_for(owned, settings_of(on_owned="wait")) == {B: FOREIGN}
-    for group in (
-        {},
-        {"on_owned": "skip"},
-        {"on_owned": "wait", "on_active_members": "skip"},
-    ):
+    for group in ({}, {"on_owned": "skip"}, {"on_owned": "wait", "on_active_members": "skip"}):
         assert owners_to_wait_for(owned, settings_of(**group)) == {}
 
 
@@ -152,8 +140,7 @@ def test_a_driver_of_this_pipeline_is_no_other_owner_and_one_of_another_pipeline
     ],
 )
 def test_our_own_registration_is_no_live_consumer_and_its_claims_have_no_other_owner(
-    instance_id: str | None,
-    consumer: str,
+    instance_id: str | None, consumer: str
 ) -> None:
     """A member that was killed stays registered until its session ends, and a command may look
     while a run is a member.
@@ -214,8 +201,7 @@ STATIC = "driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab at 10.0.0.7"
     ],
 )
 def test_a_partition_without_a_known_member_is_not_reported_as_left_to_one(
-    membership: Membership,
-    live: tuple[str, ...],
+    membership: Membership, live: tuple[str, ...]
 ) -> None:
     settings = joining(membership)
     share = MemberAssignment("m-1", membership, "range", 3, frozenset({A}))
@@ -238,10 +224,8 @@ def test_a_partition_without_a_known_member_is_not_reported_as_left_to_one(
 def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_runs(
     consumer: str, is_ours: bool
 ) -> None:
-    named, unnamed = (
-        joining(Membership.COORDINATOR, join={"instance_id": "driver"}),
-        joining(Membership.COORDINATOR),
-    )
+    named = joining(Membership.COORDINATOR, join={"instance_id": "driver"})
+    unnamed = joining(Membership.COORDINATOR)
     assert foreign_consumers([consumer], named) == (() if is_ours else (consumer,))
     assert foreign_consumers([consumer], unnamed) == (consumer,)
 
@@ -271,47 +255,27 @@ def outside_of(**changes: Any) -> Outside:
 
 
 def run(outside: Outside, settings: Settings, at: At = lambda step, when: None) -> Report:
-    report = Report("run-1", "clicks", "group", "clicks", 0)
+    report = new_report()
     ingest(FakeWorld(outside, settings, at), settings, report)
     return report
 
 
-def then(step: str, change: Callable[[], Any]) -> At:
-    """Do something when a step begins."""
-    return lambda reached, when: change() if (reached, when) == (step, When.BEFORE) else None
+SKIP, BEFORE = settings_of(on_owned="skip"), When.BEFORE
 
 
-SKIP = settings_of(on_owned="skip")
-
-
-def test_a_log_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
+def test_a_partition_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
     outside = outside_of(owners={B: FOREIGN})
-    report = run(outside, SKIP)
-    assert report.outcomes[0] == (
-        Outcome.OWNED_BY_OTHERS,
-        f"clicks 1: owned by {FOREIGN}; left out",
-    )
+    skipped = (Outcome.OWNED_BY_OTHERS, f"clicks 1: owned by {FOREIGN}; left out")
+    assert run(outside, SKIP).outcomes[0] == skipped
     assert {partition for partition, _ in outside.rows()} == {A, C} and B not in outside.offsets
     assert outside.owners == {B: FOREIGN}
     outside.owners.clear()
     assert Outcome.OWNED_BY_OTHERS not in dict(run(outside, SKIP).outcomes)
     assert set(outside.rows().values()) == {1} and len(outside.rows()) == 12
-    outside.owners = {B: FOREIGN}
-    for partition in LOGS:
-        outside.logs[partition].end += 3
-    run(outside, SKIP)
-    assert {partition: offset for partition, (offset, _) in outside.offsets.items()} == {
-        A: 7,
-        B: 4,
-        C: 7,
-    }
-    assert (plan := outside.newest_plan()) and plan.loaded_until == {A: 7, B: 4, C: 7}
 
 
 @pytest.mark.parametrize("group", [{}, {"on_owned": "wait"}, {"on_owned": "skip"}])
-def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(
-    group: dict[str, str],
-) -> None:
+def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(group: dict[str, str]) -> None:
     outside, settings = outside_of(), settings_of(**group)
     with pytest.raises(Crash):
         run(outside, settings, crash_at("fetch", When.BEFORE))
@@ -333,27 +297,20 @@ def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(
 ) -> None:
     outside, settings = outside_of(), settings_of(**group)
     with pytest.raises(Owned, match=FOREIGN):
-        run(outside, settings, then("claim", lambda: outside.owners.update({C: FOREIGN})))
+        run(outside, settings, once("claim", BEFORE, lambda: outside.owners.update({C: FOREIGN})))
     assert (set(outside.plans), outside.table, outside.owners) == ({1}, None, {C: FOREIGN})
     outside.owners.clear()
     assert Outcome.PLAN_RESUMED in dict(run(outside, settings).outcomes)
     assert len(outside.rows()) == 12
 
 
-def test_who_only_observes_claims_nothing() -> None:
+@pytest.mark.parametrize(("mode", "claimed"), [("observe", []), ("claim", LOGS)])
+def test_a_run_claims_the_partitions_that_it_reads_unless_it_only_observes(
+    mode: str, claimed: list[TopicPartition]
+) -> None:
     outside, seen = outside_of(), []
-    run(
-        outside,
-        settings_of(mode="observe"),
-        then("fetch", lambda: seen.append(dict(outside.owners))),
-    )
-    run(
-        claimed := outside_of(),
-        settings_of(),
-        then("fetch", lambda: seen.append(dict(claimed.owners))),
-    )
-    assert seen[0] == {} and set(seen[1]) == set(LOGS)
-    assert claimed.owners == {}
+    run(outside, settings_of(mode=mode), once("fetch", BEFORE, lambda: seen.extend(outside.owners)))
+    assert (seen, outside.owners) == (claimed, {})
 
 
 def test_an_owner_who_goes_while_the_run_waits_leaves_the_world_as_it_is_then() -> None:
@@ -363,17 +320,10 @@ def test_an_owner_who_goes_while_the_run_waits_leaves_the_world_as_it_is_then() 
         outside.owners.clear()
         outside.move_offset(B, 3)
 
-    run(outside, settings_of(on_owned="wait"), then("wait for owners", leave))
+    run(outside, settings_of(on_owned="wait"), once("wait for owners", BEFORE, leave))
     assert [offset for partition, offset in outside.rows() if partition == B] == [3], (
         "from where the owner stopped"
     )
-
-
-def test_an_owner_who_stays_is_named() -> None:
-    outside = outside_of(owners={B: FOREIGN})
-    with pytest.raises(Owned, match=FOREIGN):
-        run(outside, settings_of(on_owned="wait"))
-    assert outside.plans == {}
 
 
 def test_claims_are_given_back_when_a_run_fails() -> None:
@@ -383,20 +333,8 @@ def test_claims_are_given_back_when_a_run_fails() -> None:
         raise SettingsError("something")
 
     with pytest.raises(SettingsError):
-        run(outside, settings_of(), then("append", fail))
+        run(outside, settings_of(), once("append", BEFORE, fail))
     assert outside.owners == {}
-
-
-def test_a_preview_lists_partitions_that_would_be_left_out() -> None:
-    preview = Preview(
-        "the next run makes plan 1",
-        (),
-        snapshot_of(),
-        (0, 0),
-        0,
-        tuple(describe_by_owner({B: FOREIGN})),
-    )
-    assert preview.as_json()["left_to_owners"] == [f"clicks 1: owned by {FOREIGN}; left out"]
 
 
 # -- the fake world is honest

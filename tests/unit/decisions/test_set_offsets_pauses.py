@@ -1,19 +1,12 @@
-"""Pausing and resuming partitions, and the messages about them: literals in, literals out."""
+"""Partitions are paused and resumed, and reports describe the pauses."""
 
 from __future__ import annotations
 
 import pytest
 
 from etl.decide.lag import Progress, progress_of_table, unread_starts
-from etl.decide.set_offsets import (
-    leave_paused,
-    merged,
-    pauses_of_partitions,
-    pausing,
-    resuming,
-)
+from etl.decide.set_offsets import leave_paused, merged, pauses_of_partitions, pausing, resuming
 from etl.errors import SettingsError
-from etl.ledger.documents import Pauses, parse, render
 from etl.model.partitions import (
     OldestRecord,
     PartitionOffsets,
@@ -152,11 +145,6 @@ def test_who_takes_a_place_takes_the_pauses_of_the_topics_along_and_keeps_its_ow
     ) == (of(A, "ours"), whole("orders"))
 
 
-def test_pauses_are_read_as_they_were_written() -> None:
-    pauses = (of(A, "a reason, with ü"), whole("orders"), of(PHYSICAL))
-    assert parse(Pauses, render(Pauses(pauses)), path="p") == Pauses(pauses)
-
-
 def paused_lines(
     pauses: tuple[Pause, ...],
     oldest: OldestRecord | None = None,
@@ -275,15 +263,3 @@ def test_a_paused_jafka_partition_of_a_recreated_topic_waits_for_no_decision_in_
     so_far = progress_of_table(leave_paused(seen), plain_settings())
     assert so_far is not None
     assert so_far.refusal is None
-
-
-def test_ten_thousand_pauses_of_one_command_are_one_sentence() -> None:
-    partitions = [TopicPartition("clicks", p) for p in range(10_000)]
-    seen = plain_snapshot(
-        {partition: (0, 1) for partition in partitions}, pauses=tuple(map(of, partitions))
-    )
-    [one] = paused_partitions(seen, Progress(), plain_settings(), now_ms=NOW_MS)
-    assert (
-        one.summary.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since")
-        and len(one.as_json()["partitions"]) == 10_000
-    )

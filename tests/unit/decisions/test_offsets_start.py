@@ -1,4 +1,4 @@
-"""Where a log starts that was never read, also when it cannot be read on the day that this is
+"""Where a partition starts that was never read, also when it cannot be read on the day that this is
 decided.
 """
 
@@ -9,28 +9,19 @@ from typing import Any
 import pytest
 
 from etl.decide.offsets import timestamps_to_look_up
-from etl.ledger.plan_document import parse_plan, render_plan, with_id
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, Committed, PartitionOffsets, TopicPartition
 from etl.model.plans import Plan
 from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
-from tests.builders import pending_offsets_of, pending_starts_of, with_facts
+from tests.builders import pending_offsets_of, pending_starts_of, with_facts, with_keys
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.planning import NOW_MS, OTHER, A, B, onward, planned, snapshot_of
 from tests.fakes.planning import settings_of as plan_settings
-from tests.fakes.stories import (
-    LOGS,
-    crash_at,
-    outcomes,
-    outside_of,
-    reject_unfinished,
-    run,
-    settings_of,
-)
-from tests.fakes.world import Crash, When
+from tests.fakes.stories import LOGS, outcomes, outside_of, reject_unfinished, run, settings_of
 
 NOON_MS = 1_769_860_800_000
 AT_NOON = "2026-01-31T12:00:00+00:00"
@@ -129,10 +120,7 @@ UNREAD_SOURCE: dict[str, Any] = {"new_topics_starting_offsets": "latest", "on_no
 
 
 def skipping_owners(**source: Any) -> Settings:
-    settings = settings_of(**{**UNREAD_SOURCE, **source})
-    return settings.model_copy(
-        update={"group": settings.group.model_copy(update={"on_owned": OnOwned.SKIP})}
-    )
+    return with_keys(settings_of(**{**UNREAD_SOURCE, **source}), group={"on_owned": OnOwned.SKIP})
 
 
 def with_an_unread_topic(why: str, *ends: int) -> Outside:
@@ -158,30 +146,6 @@ def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later
     run(outside, settings)
     can_be_read(outside)
     run(outside, skipping_owners(starting_offsets="latest"))
-    reject_unfinished(outside)
-
-
-def test_the_start_of_an_unreadable_topic_survives_a_superseding_plan() -> None:
-    outside, settings = (
-        with_an_unread_topic("no_leader", 5),
-        skipping_owners(on_data_loss="skip", starting_offsets="earliest"),
-    )
-    with pytest.raises(Crash):
-        run(outside, settings, at=crash_at("store plan", When.AFTER))
-    outside.logs[LOGS[0]].log_start = 2
-    can_be_read(outside)
-    assert Outcome.PLAN_SUPERSEDED in outcomes(
-        run(outside, skipping_owners(on_data_loss="skip", starting_offsets="latest"))
-    )
-    assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
-
-
-def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_decided() -> None:
-    outside = with_an_unread_topic("no_leader", 5)
-    run(outside, skipping_owners())
-    can_be_read(outside)
-    run(outside, skipping_owners(exclude_topics=["clicks-2"]))
-    run(outside, skipping_owners())
     reject_unfinished(outside)
 
 
@@ -222,38 +186,6 @@ def test_a_new_topic_starts_at_the_latest_offset_also_if_it_had_no_leader_at_fir
     )
 
 
-def test_a_partition_with_another_owner_at_the_first_run_starts_where_that_run_decided() -> None:
-    outside, settings = outside_of(6, 3, 0), settings_of(starting_offsets="latest")
-    skipping = settings.model_copy(
-        update={"group": settings.group.model_copy(update={"on_owned": OnOwned.SKIP})}
-    )
-    outside.owners = {LOGS[0]: "group_host-1-0"}
-    run(outside, skipping)
-    outside.owners = {}
-    leads_again(outside, later=(FIRST_RUN_MS + 5,))
-    run(outside, settings)
-    assert its_rows(outside) == [6]
-
-
-def test_an_owner_that_commits_before_it_goes_is_followed_where_it_stopped() -> None:
-    outside, settings = without_a_leader(later={}, starting_offsets="latest")
-    run(outside, settings)
-    leads_again(outside)
-    outside.move_offset(LOGS[0], 2)
-    run(outside, settings)
-    assert its_rows(outside) == [2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
-def test_a_decided_start_survives_a_crash_of_the_first_run(step: str) -> None:
-    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
-    with pytest.raises(Crash):
-        run(outside, settings, at=crash_at(step, When.AFTER))
-    leads_again(outside)
-    run(outside, settings)
-    assert its_rows(outside) == [5]
-
-
 def test_a_decided_start_survives_the_loss_of_the_ledger() -> None:
     outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
     run(outside, settings)
@@ -279,18 +211,14 @@ def kept_after_a_first_run(**source: Any) -> Plan:
 
 @pytest.mark.parametrize(
     ("source", "moment", "shown"),
-    [
-        ({"starting_offsets": "latest"}, NOW_MS, "2023-11-14T22:13:20.000+00:00"),
-        ({}, None, None),
-    ],
+    [({"starting_offsets": "latest"}, NOW_MS, "2023-11-14T22:13:20.000+00:00"), ({}, None, None)],
     ids=["a moment", "the first record"],
 )
-def test_a_decided_start_is_kept_in_the_plans_document_and_shown(
+def test_a_decided_start_is_kept_in_the_plan_and_shown(
     source: dict[str, Any], moment: int | None, shown: str | None
 ) -> None:
     plan = kept_after_a_first_run(**source)
     assert pending_starts_of(plan) == {A: moment}
-    assert pending_starts_of(parse_plan(render_plan(plan), path="p")) == {A: moment}
     assert describe_plan(plan, None)["pending_starts"] == [
         {"topic": "clicks", "partition": 0, "first_record_at": shown}
     ]
@@ -304,23 +232,18 @@ def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_time
     )
     first = with_id(planned(left, settings=SKIP))
     assert (pending_starts_of(first), pending_offsets_of(first)) == ({A: NOW_MS}, {A: 7})
-    assert pending_offsets_of(parse_plan(render_plan(first), path="p")) == {A: 7}
     assert describe_plan(first, None)["pending_starts"][0]["first_offset"] == 7
     assert timestamps_to_look_up([A], first, SKIP, {}) == {}
 
     state = onward(
         {B: 5}, pending_starts=pending_starts_of(first), pending_offsets=pending_offsets_of(first)
     )
-    still_left = planned(
-        with_facts(
-            left,
-            extents_of_owned={A: PartitionOffsets(0, 9)},
-            extents=snapshot_of({B: (0, 6)}).readable,
-        ),
-        state,
-        SKIP,
+    grown = with_facts(
+        left,
+        extents_of_owned={A: PartitionOffsets(0, 9)},
+        extents=snapshot_of({B: (0, 6)}).readable,
     )
-    assert pending_offsets_of(still_left) == {A: 7}, "decided once"
+    assert pending_offsets_of(planned(grown, state, SKIP)) == {A: 7}, "decided once"
     read = planned(snapshot_of({A: (0, 9), B: (0, 5)}), state, SKIP)
     assert [(r.partition, r.from_offset, r.until_offset) for r in read.ranges] == [(A, 7, 9)]
     assert (pending_starts_of(read), pending_offsets_of(read)) == ({}, {})

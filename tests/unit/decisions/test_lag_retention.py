@@ -1,4 +1,4 @@
-"""Which ranges will soon lose their start, and that their tasks come first."""
+"""Which offsets retention deletes soon: their tasks come first, and reports have the time left."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ import pytest
 
 from etl.decide.lag import Expiring, Headroom, find_expiring, headroom
 from etl.decide.tasks import pack_tasks
-from etl.model.partitions import (
-    Broker,
-    Leader,
-    OldestRecord,
-    Retention,
-    TopicPartition,
-    cleanup_of,
-)
+from etl.model.partitions import Broker, Leader, OldestRecord, Retention, TopicPartition, cleanup_of
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Ledger, Snapshot
 from tests.builders import plain_plan, plain_snapshot
@@ -26,9 +19,8 @@ NOW_MS, HOUR = 1_700_000_000_000, 3600
 
 
 def snapshot_of(**changes: Any) -> Snapshot:
-    return plain_snapshot(
-        {A: (100, 1_000), B: (0, 50)}, **{"bytes_per_offset": {A: 10.0, B: 10.0}, **changes}
-    )
+    facts = {"bytes_per_offset": {A: 10.0, B: 10.0}, **changes}
+    return plain_snapshot({A: (100, 1_000), B: (0, 50)}, **facts)
 
 
 def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tuple[Expiring, ...]:
@@ -36,12 +28,9 @@ def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tu
 
 
 def ledger_of(log_starts: dict[TopicPartition, int], ago_s: int) -> Ledger:
-    return Ledger(
-        "u",
-        plain_plan(
-            created_at_ms=NOW_MS - ago_s * 1000, loaded_until={A: 400}, log_starts=log_starts
-        ),
-    )
+    then_ms = NOW_MS - ago_s * 1000
+    plan = plain_plan(created_at_ms=then_ms, loaded_until={A: 400}, log_starts=log_starts)
+    return Ledger("u", plan)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +46,7 @@ def ledger_of(log_starts: dict[TopicPartition, int], ago_s: int) -> Ledger:
     ],
 )
 def test_missing_offsets_are_explained_by_the_brokers_or_by_an_operator(
-    reported: Retention | None,
-    value: bool,
-    explains: bool,
-    ends: bool,
+    reported: Retention | None, value: bool, explains: bool, ends: bool
 ) -> None:
     found = cleanup_of(reported, said_to_be_compacted=value)
     assert (found.explains_missing, found.ends_in_silence) == (explains, ends)
@@ -117,13 +103,11 @@ def test_without_retention_of_brokers_the_movement_of_the_log_start_counts(
     "ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)]
 )
 def test_a_log_start_without_a_known_movement_predicts_nothing(ledger: Ledger) -> None:
-    assert soon(snapshot_of(ledger=ledger), OffsetRange(A, 100, 1_000)) == ()
-    found = room(snapshot_of(ledger=ledger))
-    assert (found.seconds_left, found.bytes_left, found.estimated_from) == (
-        None,
-        None,
-        None,
-    ) and found.unknown_because
+    snapshot = snapshot_of(ledger=ledger)
+    assert soon(snapshot, OffsetRange(A, 100, 1_000)) == ()
+    found = room(snapshot)
+    assert (found.seconds_left, found.bytes_left, found.estimated_from) == (None, None, None)
+    assert found.unknown_because
 
 
 def test_a_topic_without_limits_never_expires() -> None:
@@ -178,9 +162,7 @@ def test_of_two_limits_both_are_reported() -> None:
     ],
     ids=["part of it elsewhere", "no sizes"],
 )
-def test_without_a_known_size_of_the_log_no_bytes_are_estimated(
-    changes: dict[str, Any],
-) -> None:
+def test_without_a_known_size_of_the_log_no_bytes_are_estimated(changes: dict[str, Any]) -> None:
     assert room(snapshot_of(**changes)).bytes_left is None
 
 
@@ -219,8 +201,8 @@ def test_without_limits_of_brokers_the_headroom_follows_the_movement_of_the_log_
 def test_tasks_with_endangered_ranges_come_first_and_those_ranges_first_in_them() -> None:
     leaders = [Leader(Broker(i, "h", 9092)) for i in range(2)]
     ranges = [OffsetRange(TopicPartition("clicks", p), 0, 10_000, leaders[p % 2]) for p in range(6)]
+    small = [replace(r, until_offset=10) for r in ranges]
+    endangered = {ranges[3].partition}
     assert pack_tasks(ranges, {}, 2**28, 1) == ((0, 2, 4), (1, 3, 5))
-    assert pack_tasks(ranges, {}, 2**28, 1, first={ranges[3].partition}) == ((3, 1, 5), (0, 2, 4))
-    assert pack_tasks(
-        [replace(r, until_offset=10) for r in ranges], {}, 2**28, 1, first={ranges[3].partition}
-    ) == ((3, 0, 1, 2, 4, 5),)
+    assert pack_tasks(ranges, {}, 2**28, 1, first=endangered) == ((3, 1, 5), (0, 2, 4))
+    assert pack_tasks(small, {}, 2**28, 1, first=endangered) == ((3, 0, 1, 2, 4, 5),)

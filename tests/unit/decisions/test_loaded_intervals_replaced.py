@@ -1,5 +1,5 @@
-"""The ledger after rows were replaced: an audit by it finds the table correct, and wrong if a row
-is missing or extra.
+"""Loaded intervals after rows were replaced: an audit by them finds the table correct, and wrong if
+a row is missing or extra.
 """
 
 from __future__ import annotations
@@ -203,8 +203,7 @@ def test_after_a_removal_of_rows_by_others_the_former_count_does_not_apply_to_th
     ids=["all of them", "some of them"],
 )
 def test_why_offsets_gave_no_row_stays_known_where_a_part_has_all_gaps_of_its_range(
-    gaps: tuple[tuple[int, int], ...],
-    explained: int,
+    gaps: tuple[tuple[int, int], ...], explained: int
 ) -> None:
     lacking = sum(until - start for start, until in gaps)
     result = RangeResult(10 - lacking, 500, control_records=lacking, gaps=gaps)

@@ -1,14 +1,18 @@
-"""Spark settings for a table in a store, in addition to Delta's, and settings that are rejected."""
+"""Settings of Spark, Hadoop and delta-rs for a table in a store, and settings that are refused."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 import pytest
 
 from etl.decide.table_storage import (
     OURS,
+    delta_rs_options,
     hadoop_defaults,
     hadoop_options,
     is_ours,
+    is_probe_due,
     packages,
     place_of_catalog,
     redacting,
@@ -19,6 +23,7 @@ from etl.io.spark.session import complete
 from etl.ledger.topic_filters import java_pattern
 from etl.model.security import SecretRef
 from etl.settings.table import StoreSettings, store_of
+from tests.builders import plain_plan
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 STORES_OF = {
@@ -32,36 +37,35 @@ def test_elsewhere_nothing_is_added(path: str) -> None:
     assert settings_for(path, {}) == {} and packages({}) == []
 
 
-def test_on_s3_ours_keeps_delta_s_log_by_either_scheme_and_brings_hadoops_client() -> None:
-    for path in (S3, "s3a://lake/t"):
-        found = settings_for(path, {"spark.master": "local"})
-        assert found == {
-            "spark.delta.logStore.s3.impl": OURS,
-            "spark.delta.logStore.s3a.impl": OURS,
-        }
-        assert is_ours(found) and packages(found) == ["org.apache.hadoop:hadoop-aws:3.5.0"]
+@pytest.mark.parametrize("path", [S3, "s3a://lake/t"])
+def test_on_s3_ours_keeps_deltas_log_by_either_scheme_and_brings_hadoops_client(path: str) -> None:
+    found = settings_for(path, {"spark.master": "local"})
+    schemes = ("s3", "s3a")
+    assert found == {f"spark.delta.logStore.{scheme}.impl": OURS for scheme in schemes}
+    assert is_ours(found) and packages(found) == ["org.apache.hadoop:hadoop-aws:3.5.0"]
 
 
-def test_a_configured_log_store_stays() -> None:
-    chosen = {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}
-    assert settings_for(S3, chosen) == {} and not is_ours(chosen) and packages(chosen)
+DYNAMO = "io.delta.storage.S3DynamoDBLogStore"
 
 
-def test_a_log_store_for_s3_is_that_of_spark_under_s3a() -> None:
-    chosen = {"spark.delta.logStore.s3.impl": "io.delta.storage.S3DynamoDBLogStore"}
-    assert settings_for(S3, chosen) == {
-        "spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"
-    }
+@pytest.mark.parametrize(
+    ("scheme", "added"),
+    [
+        ("s3a.impl", {}),
+        ("s3.impl", {"spark.delta.logStore.s3a.impl": DYNAMO}),
+        ("class", {}),
+        ("gs.impl", settings_for(S3, {})),
+    ],
+    ids=["for s3a", "for s3", "for all schemes", "for another scheme"],
+)
+def test_a_configured_log_store_stays(scheme: str, added: dict[str, str]) -> None:
+    chosen = {f"spark.delta.logStore.{scheme}": DYNAMO}
+    assert settings_for(S3, chosen) == added
+    assert not is_ours(chosen)
 
 
-@pytest.mark.parametrize("path", [S3, AZURE])
-def test_a_log_store_configured_for_another_scheme_does_not_apply_here(path: str) -> None:
-    chosen = {"spark.delta.logStore.gs.impl": "io.delta.storage.GCSLogStore"}
-    assert settings_for(path, chosen) == settings_for(path, {})
-
-
-def test_a_log_store_configured_for_all_schemes_stays_alone() -> None:
-    assert settings_for(S3, {"spark.delta.logStore.class": "mine"}) == {}
+def test_with_a_configured_log_store_hadoops_client_is_needed_too() -> None:
+    assert packages({"spark.delta.logStore.s3a.impl": DYNAMO})
 
 
 @pytest.mark.parametrize(
@@ -97,10 +101,8 @@ def test_a_jvm_with_an_unreachable_azure_ends_without_sending_metrics() -> None:
 
 def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:
     found = settings_for(AZURE, {})
-    assert (
-        packages(found) == ["org.apache.hadoop:hadoop-azure:3.5.0"]
-        and "account[.]key" in found["spark.redaction.regex"]
-    )
+    assert packages(found) == ["org.apache.hadoop:hadoop-azure:3.5.0"]
+    assert "account[.]key" in found["spark.redaction.regex"]
     assert "spark.redaction.regex" not in settings_for(AZURE, {"spark.redaction.regex": "mine"})
 
 
@@ -190,23 +192,103 @@ def test_without_secrets_for_hadoop_its_settings_stay() -> None:
     ],
 )
 def test_a_session_with_a_catalog_reaches_the_store_of_its_warehouse_with_the_matching_keys(
-    warehouse: str | None,
-    store: StoreSettings,
-    place: str | None,
-    has_keys: bool,
+    warehouse: str | None, store: StoreSettings, place: str | None, has_keys: bool
 ) -> None:
     found = place_of_catalog({"spark.sql.warehouse.dir": warehouse} if warehouse else {}, store)
     assert found == place and (found is not None and store_of(found) == store) is has_keys
 
 
-def test_hadoop_gets_the_scheme_s3_if_a_location_has_it() -> None:
-    by_scheme = {
-        path: hadoop_defaults(path).get("fs.s3.impl")
-        for path in (S3, "s3a://lake/t", AZURE, "/data/t")
+@pytest.mark.parametrize(
+    ("path", "implementation"),
+    [(S3, "org.apache.hadoop.fs.s3a.S3AFileSystem"), ("s3a://lake/t", None), (AZURE, None)],
+)
+def test_hadoop_gets_the_scheme_s3_if_a_location_has_it(
+    path: str, implementation: str | None
+) -> None:
+    assert hadoop_defaults(path).get("fs.s3.impl") == implementation
+
+
+KEY, SECRET = SecretRef("env", "K"), SecretRef("file", "/run/s")
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://lake/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t", "gs://lake/t", "/data/t"]
+)
+def test_without_options_nothing_is_set(path: str) -> None:
+    assert delta_rs_options(path, StoreSettings()) == hadoop_options(path, StoreSettings()) == {}
+
+
+def test_both_engines_get_the_same_settings_of_s3() -> None:
+    store = StoreSettings(
+        endpoint="http://h:9000", allow_http=True, access_key=KEY, secret_key=SECRET
+    )
+    assert delta_rs_options("s3://lake/t", store) == {
+        "AWS_ENDPOINT_URL": "http://h:9000",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
     }
-    assert by_scheme == {
-        S3: "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "s3a://lake/t": None,
-        AZURE: None,
-        "/data/t": None,
+    reported = hadoop_options("s3://lake/t", store)
+    assert {key.removeprefix("fs.s3a.bucket.lake."): value for key, value in reported.items()} == {
+        "endpoint": "http://h:9000",
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "access.key": KEY,
+        "secret.key": SECRET,
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
     }
+
+
+def test_for_amazon_itself_the_region_is_enough() -> None:
+    store = StoreSettings(region="eu-central-1")
+    assert delta_rs_options("s3://lake/t", store) == {"AWS_REGION": "eu-central-1"}
+    assert hadoop_options("s3://lake/t", store) == {
+        "fs.s3a.bucket.lake.endpoint.region": "eu-central-1"
+    }
+
+
+def test_both_engines_get_the_key_of_azures_account() -> None:
+    store = StoreSettings(account_key=KEY)
+    assert delta_rs_options(AZURE, store) == {
+        "AZURE_STORAGE_ACCOUNT_NAME": "acme",
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+    }
+    assert hadoop_options(AZURE, store) == {"fs.azure.account.key.acme.dfs.core.windows.net": KEY}
+
+
+def test_both_engines_get_the_endpoint_of_an_azure_compatible_store() -> None:
+    store = StoreSettings(endpoint="http://127.0.0.1:10000/acme", allow_http=True, account_key=KEY)
+    assert delta_rs_options(AZURE, store) == {
+        "AZURE_STORAGE_ACCOUNT_NAME": "acme",
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+        "allow_http": "true",
+        "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/acme",
+    }
+    reported = hadoop_options(AZURE, store)
+    assert reported["fs.azure.abfs.endpoint.acme.dfs.core.windows.net"] == "127.0.0.1:10000"
+    assert (
+        reported["fs.azure.always.use.https"] == reported["fs.azure.account.hns.enabled"] == "false"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored_at", "now", "is_due"),
+    [
+        ("2026-01-01T00:00:00", "2026-01-01T23:59:59", False),
+        ("2026-01-01T23:59:59", "2026-01-02T00:00:00", True),
+        ("2026-01-01T12:00:00", "2026-01-02T12:00:00", True),
+        ("2026-01-02T00:00:01", "2026-01-01T23:59:59", True),
+        (None, "2026-01-01T12:00:00", True),
+    ],
+)
+def test_a_store_is_probed_unless_a_plan_of_the_same_day_is_stored(
+    stored_at: str | None, now: str, is_due: bool
+) -> None:
+    stored = None if stored_at is None else plain_plan(created_at_ms=milliseconds_of(stored_at))
+    assert is_probe_due(stored, milliseconds_of(now)) is is_due
+
+
+def milliseconds_of(moment: str) -> int:
+    return int(datetime.fromisoformat(f"{moment}+00:00").timestamp() * 1000)

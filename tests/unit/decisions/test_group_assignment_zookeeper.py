@@ -1,6 +1,4 @@
-"""What a member of a group in ZooKeeper does next, by tables: where it stands, what happened, where
-it stands then.
-"""
+"""A member of a group in ZooKeeper: its next step by its state and what happened."""
 
 from __future__ import annotations
 

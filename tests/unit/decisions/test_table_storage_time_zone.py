@@ -1,4 +1,4 @@
-"""The time zone of Spark, and the outcome if rows were written with another one."""
+"""The time zone of Spark, and what is reported if rows were written with another one."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def test_names_of_one_zone_are_compared_by_what_they_mean(
     ],
 )
 def test_a_process_with_the_local_zone_has_the_clock_of_sparks_zone(
-    zone: str,
-    seconds_east: int,
-    monkeypatch: pytest.MonkeyPatch,
+    zone: str, seconds_east: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", local_zone(zone))
@@ -97,15 +95,10 @@ def test_a_plan_stored_under_another_time_zone_is_reported_and_executed_under_th
     plan = plan_in("UTC", 1, 0, 10)
     snapshot = replace(HERE, ledger=Ledger(newest=plan))
     [sentence] = describe_time_zones(plan, snapshot)
-    assert (
-        "plan 1 is executed under the time zone Asia/Tokyo, and it was stored under UTC" in sentence
-    )
+    assert "is executed under the time zone Asia/Tokyo, and it was stored under UTC" in sentence
     executed = in_time_zone(plan, snapshot)
-    assert (executed.origin.time_zone, executed.id, with_id(executed).id) == (
-        "Asia/Tokyo",
-        plan.id,
-        plan.id,
-    )
+    assert executed.origin.time_zone == "Asia/Tokyo"
+    assert executed.id == with_id(executed).id == plan.id
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
@@ -127,19 +120,19 @@ def test_a_replay_is_reported_by_the_plans_that_made_the_present_rows() -> None:
     again = plan_in("Asia/Tokyo", 3, 0, 10, kind=PlanKind.REPLAY)
     snapshot = replace(HERE, ledger=Ledger(newest=again))
     wanted = plan_in("Asia/Tokyo", 4, 5, 15, kind=PlanKind.REPLAY)
-    [sentence] = describe_replaced_time_zones(wanted, [first, second, again], snapshot)
+    of_third = plan_in("Asia/Tokyo", 4, 0, 10, kind=PlanKind.REPLAY)
+    plans = [first, second, again]
+    [sentence] = describe_replaced_time_zones(wanted, plans, snapshot)
     assert "plan 2, whose rows it replaces, was made under Europe/Berlin" in sentence
-    assert len([*describe_replaced_time_zones(wanted, [first, second], snapshot)]) == 2
-    assert not [
-        *describe_replaced_time_zones(
-            plan_in("Asia/Tokyo", 4, 0, 10, kind=PlanKind.REPLAY), [first, second, again], snapshot
-        )
-    ]
+    assert len(list(describe_replaced_time_zones(wanted, [first, second], snapshot))) == 2
+    assert not list(describe_replaced_time_zones(of_third, plans, snapshot))
 
 
 def test_a_replay_of_rows_without_their_plans_is_reported_by_the_plan_before_it() -> None:
-    snapshot = replace(HERE, ledger=Ledger(newest=plan_in("UTC", 8, 50, 60)))
-    [sentence] = describe_replaced_time_zones(
-        plan_in("Asia/Tokyo", 9, 0, 10, kind=PlanKind.REPLAY), [plan_in("UTC", 8, 50, 60)], snapshot
+    before, wanted = (
+        plan_in("UTC", 8, 50, 60),
+        plan_in("Asia/Tokyo", 9, 0, 10, kind=PlanKind.REPLAY),
     )
+    snapshot = replace(HERE, ledger=Ledger(newest=before))
+    [sentence] = describe_replaced_time_zones(wanted, [before], snapshot)
     assert "the plan before it was made under UTC" in sentence

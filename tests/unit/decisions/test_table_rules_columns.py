@@ -1,6 +1,4 @@
-"""Whether rows fit a table's columns, what a table can be partitioned by, and which columns none
-can have.
-"""
+"""Which columns rows and a table may have, and by which columns a table is partitioned."""
 
 from __future__ import annotations
 
@@ -63,15 +61,11 @@ def test_another_type_fits_nowhere_however_deep() -> None:
 
 
 def test_a_nullable_column_is_rejected_for_a_non_null_one_of_the_table() -> None:
-    reject_other_columns(
-        "/t", columns(nullable=False, source="string"), columns(source="string", more="integer")
-    )
-    with pytest.raises(
-        NotOurTable, match=r"column source is string not null, expected string \(path"
-    ):
-        reject_other_columns(
-            "/t", columns(source="string"), columns(nullable=False, source="string")
-        )
+    required, nullable = columns(nullable=False, source="string"), columns(source="string")
+    reject_other_columns("/t", required, {**nullable, **columns(more="integer")})
+    message = r"column source is string not null, expected string \(path"
+    with pytest.raises(NotOurTable, match=message):
+        reject_other_columns("/t", nullable, required)
 
 
 def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_them() -> None:
@@ -80,7 +74,7 @@ def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_t
         "by": mapping(True),
         "of": struct_of(field("a", "timestamp_ntz")),
     }
-    wanted = columns(True, **{"key": "binary", "n": "long", **nested, "d": "decimal(9,2)"})
+    wanted = columns(key="binary", n="long", **nested, d="decimal(9,2)")
     with pytest.raises(NotOurTable, match="no column key") as refused:
         reject_other_columns("/t", wanted, columns(n="long"))
     assert (
@@ -120,19 +114,7 @@ def test_a_table_has_a_column_besides_its_partitions() -> None:
         ([field("a b", "integer")], "column 'a b'"),
         ([field("a\tb", "integer")], r"'a\\tb'"),
         ([field("a", struct_of(field("x,y", "integer")))], "'x,y'"),
-        (
-            [
-                field(
-                    "a",
-                    {
-                        "type": "map",
-                        "keyType": "string",
-                        "valueType": struct_of(field("x=y", "integer")),
-                    },
-                )
-            ],
-            "'x=y'",
-        ),
+        ([field("a", {**mapping(True), "valueType": struct_of(field("x=y", "integer"))})], "'x=y'"),
         ([field("key", "integer"), field("KEY", "integer")], "key and KEY more than once"),
         ([field("a", struct_of(field("x", "integer"), field("X", "integer")))], "x and X"),
         ([field("a", "interval year")], "interval year"),

@@ -1,4 +1,4 @@
-"""Where a partition begins of which the table holds rows from before it was planned."""
+"""Where a partition begins of which the table has rows from before the first plan."""
 
 from __future__ import annotations
 
@@ -50,38 +50,25 @@ def test_a_first_plan_over_rows_of_the_table_is_rejected_with_the_rows_and_the_a
         "last_offset": 99,
         "table_version": 7,
     }
-    assert (
-        "holds 90 rows of clicks:0" in error.message and "rows of 1 more partition" in error.message
-    )
-    for way in (
-        "table.path",
-        "etl ledger restore CONF",
-        "etl table accept-changes CONF 7",
-        "incarnation 1",
-    ):
+    assert "holds 90 rows of clicks:0" in error.message
+    assert "rows of 1 more partition" in error.message
+    for way in ("table.path", "etl ledger restore CONF", "accept-changes CONF 7", "incarnation 1"):
         assert way in error.action
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "is_refused"),
-    [(100, 60, False), (150, 200, False), (99, 60, True), (100, 59, True)],
-)
-def test_a_partition_starts_after_the_rows_if_the_groups_offset_is_there_and_not_before_them(
-    first: int,
-    second: int,
-    is_refused: bool,
+@pytest.mark.parametrize(("first", "second"), [(100, 60), (150, 200)])
+def test_a_partition_starts_after_the_rows_if_the_groups_offset_is_there(
+    first: int, second: int
 ) -> None:
-    snapshot = seen(committed={FIRST: Committed(first, 1), SECOND: Committed(second, 1)})
-    if is_refused:
-        with pytest.raises(NeedsDecision):
-            planned(snapshot)
-        return
-    plan = planned(snapshot)
-    assert {partition: plan.loaded_until[partition] for partition in plan.loaded_until} == {
-        FIRST: 200,
-        SECOND: 200,
-    } and not plan.incarnations
+    plan = planned(seen(committed={FIRST: Committed(first, 1), SECOND: Committed(second, 1)}))
+    assert (plan.loaded_until, plan.incarnations) == ({FIRST: 200, SECOND: 200}, {})
     assert plan.table.rows_before == RowsBefore("t", HELD)
+
+
+@pytest.mark.parametrize(("first", "second"), [(99, 60), (100, 59)])
+def test_a_partition_does_not_start_before_the_rows(first: int, second: int) -> None:
+    with pytest.raises(NeedsDecision):
+        planned(seen(committed={FIRST: Committed(first, 1), SECOND: Committed(second, 1)}))
 
 
 def test_rows_of_the_last_incarnation_count_and_rows_loaded_after_them_have_that_incarnation() -> (
@@ -118,23 +105,21 @@ def test_a_word_about_another_version_another_table_or_other_topics_is_none(
 
 
 def test_a_partition_unreadable_at_first_is_judged_by_the_facts_in_the_last_plan() -> None:
-    last = plain_plan(
-        loaded_until={FIRST: 200},
-        table_id="t",
-        rows_before=RowsBefore("t", HELD),
-        pending_starts={SECOND: None},
+    last = plain_plan(loaded_until={FIRST: 200}, table_id="t", pending_starts={SECOND: None})
+    refused, accepted = (
+        RowsBefore("t", tuple(replace(one, is_accepted=word) for one in HELD))
+        for word in (False, True)
     )
-    later = seen(table=replace(TABLE, version=9, held=None), ledger=Ledger("u", last))
+    of_last = changed(last, rows_before=refused)
+    later = seen(table=replace(TABLE, version=9, held=None), ledger=Ledger("u", of_last))
 
-    def next_plan(before: RowsBefore | None, snapshot: Snapshot) -> Plan:
-        of_last = changed(last, rows_before=before)
-        return plan_from(
-            {FIRST: 200}, of_last, snapshot, plain_settings(), number=2, uid="u", now_ms=1
-        )
+    def next_plan(before: RowsBefore, snapshot: Snapshot) -> Plan:
+        newest = changed(last, rows_before=before)
+        settings = plain_settings()
+        return plan_from({FIRST: 200}, newest, snapshot, settings, number=2, uid="u", now_ms=1)
 
     with pytest.raises(NeedsDecision, match="holds 20 rows of clicks:1"):
-        next_plan(last.table.rows_before, later)
-    accepted = RowsBefore("t", tuple(replace(one, is_accepted=True) for one in HELD))
+        next_plan(refused, later)
     plan = next_plan(accepted, later)
     assert plan.incarnations == {SECOND: 1} and plan.table.rows_before == accepted
     assert next_plan(accepted, replace(later, table=Table("another", 9, None))).incarnations == {}
@@ -151,17 +136,11 @@ def test_a_table_is_searched_before_plan_one_and_for_later_topics_if_it_had_rows
     assert topics_to_check(topics, kept, "another", has_commits=True) == frozenset()
 
 
-def test_a_pipeline_that_takes_anothers_place_keeps_what_that_one_knew_of_rows_from_before_it() -> (
-    None
-):
-    theirs, ours = (
-        plain_plan(rows_before=RowsBefore("t", HELD[:1])),
-        plain_plan(rows_before=RowsBefore("t", HELD[1:])),
-    )
+def test_a_successor_keeps_what_its_predecessor_knew_of_rows_from_before_it() -> None:
+    theirs = plain_plan(rows_before=RowsBefore("t", HELD[:1]))
+    ours = plain_plan(rows_before=RowsBefore("t", HELD[1:]))
+    of_another_table = changed(theirs, rows_before=RowsBefore("another", HELD))
     snapshot = seen(table=replace(TABLE, held=None))
     assert inherited_rows(None, theirs, snapshot) == RowsBefore("t", HELD[:1])
     assert inherited_rows(ours, theirs, snapshot) == RowsBefore("t", HELD)
-    assert (
-        inherited_rows(ours, changed(theirs, rows_before=RowsBefore("another", HELD)), snapshot)
-        == ours.table.rows_before
-    )
+    assert inherited_rows(ours, of_another_table, snapshot) == ours.table.rows_before

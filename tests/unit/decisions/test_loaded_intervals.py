@@ -22,6 +22,7 @@ from etl.decide.loaded_intervals import (
     inherit_intervals,
     is_better,
     merge,
+    merged_holes,
     prunable,
 )
 from etl.errors import LedgersDisagree
@@ -334,3 +335,15 @@ def test_folding_keeps_the_run_key_of_a_complete_plan_and_drops_that_of_a_capped
     assert found.keys == (RunKeyRecord("k1", 1, "until T"),)
     found = fold(found, changed(last, run_key="k2"), of_last, is_given_up=True)
     assert found.keys == (RunKeyRecord("k1", 1, "until T"), RunKeyRecord("k2", 3))
+
+
+def test_offsets_that_others_read_outlive_their_plans_and_intervals_that_touch_are_one() -> None:
+    first, applied = plan_of(1, (A, 15, 20))
+    second, of_second = plan_of(2)
+    found = folded(
+        (changed(first, read_by_others=(ReadByOthers(A, 5, 15),)), applied),
+        (changed(second, read_by_others=(ReadByOthers(A, 3, 5), ReadByOthers(B, 0, 9))), of_second),
+    )
+    assert found.read_by_others == (ReadByOthers(A, 3, 15), ReadByOthers(B, 0, 9))
+    of_two_incarnations = (ReadByOthers(A, 0, 5), ReadByOthers(A, 5, 9, 1))
+    assert len(merged_holes(of_two_incarnations)) == 2

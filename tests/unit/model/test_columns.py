@@ -1,4 +1,4 @@
-"""The raw table's schema, and that decoded records have it."""
+"""The columns of the raw table, and that decoded records have them."""
 
 from __future__ import annotations
 
@@ -9,47 +9,37 @@ from etl.model import columns
 from tests.fakes.batches import Batch, Rec, answer, encode
 from tests.fakes.logs import cursor_of
 
-
-def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
-    assert columns.spark_schema() == (
-        "key binary, value binary, topic string, partition int, offset bigint, timestamp "
-        "timestamp_ltz, timestampType int, "
-        "headers array<struct<key:string,value:binary>>, incarnation int"
-    )
+RAW = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp "
+    "timestamp_ltz, timestampType int, headers array<struct<key:string,value:binary>>"
+)
 
 
-def test_rows_of_physical_logs_have_the_broker_and_the_place_in_their_entry_too() -> None:
-    assert columns.spark_schema(physical=True) == (
-        "key binary, value binary, topic string, partition int, offset bigint, timestamp "
-        "timestamp_ltz, timestampType int, "
-        "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, "
-        "incarnation int"
-    )
+def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_incarnation() -> None:
+    assert columns.spark_schema() == f"{RAW}, incarnation int"
+
+
+def test_rows_of_jafka_have_the_broker_and_the_place_in_their_entry_too() -> None:
+    schema = columns.spark_schema(physical=True)
+    assert schema == f"{RAW}, broker_id int, message_index int, incarnation int"
     assert tuple(columns.arrow_schema(physical=True).names) == columns.raw_columns(physical=True)
-    assert columns.raw_columns(["message_index", "topic", "broker_id"], physical=True) == (
-        "topic",
-        "broker_id",
-        "message_index",
-    )
+    chosen = columns.raw_columns(["message_index", "topic", "broker_id"], physical=True)
+    assert chosen == ("topic", "broker_id", "message_index")
     with pytest.raises(SettingsError, match="no column 'broker_id'"):
         columns.raw_columns(["broker_id"])
 
 
-def test_what_a_cursor_yields_has_the_schema_of_the_frame() -> None:
-    [arrow_batch] = cursor_of(0, 1).feed(answer(encode(Batch(0, [Rec(0)]))))
-    assert arrow_batch.schema == columns.arrow_schema()
-
-
 def test_chosen_columns_come_in_the_tables_order() -> None:
     assert columns.raw_columns(["offset", "key"]) == ("key", "offset")
-    assert (
-        columns.spark_schema(["headers", "value"])
-        == "value binary, headers array<struct<key:string,value:binary>>"
-    )
-    [arrow_batch] = cursor_of(0, 1, columns=("offset", "headers", "key")).feed(
-        answer(encode(Batch(0, [Rec(0)])))
-    )
-    assert arrow_batch.schema == columns.arrow_schema(["offset", "headers", "key"])
+    schema = columns.spark_schema(["headers", "value"])
+    assert schema == "value binary, headers array<struct<key:string,value:binary>>"
+
+
+@pytest.mark.parametrize("chosen", [None, ("offset", "headers", "key")])
+def test_decoded_records_have_the_schema_of_the_frame(chosen: tuple[str, ...] | None) -> None:
+    cursor = cursor_of(0, 1, columns=chosen) if chosen else cursor_of(0, 1)
+    [arrow_batch] = cursor.feed(answer(encode(Batch(0, [Rec(0)]))))
+    assert arrow_batch.schema == columns.arrow_schema(chosen)
 
 
 def test_a_column_that_is_not_there_is_named() -> None:

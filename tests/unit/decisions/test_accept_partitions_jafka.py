@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,7 +24,7 @@ from etl.model.partitions import Fingerprint, TopicPartition
 from etl.model.plans import Plan, StaleRows
 from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
-from tests.builders import log_topic_ids_of
+from tests.builders import changed, log_topic_ids_of
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.stories import (
@@ -48,20 +48,21 @@ ONE, TWO, ALSO_ONE = PHYSICAL_LOGS
 BROKER_1 = (ONE, ALSO_ONE)
 
 
-def accept(
-    outside: Outside, *names: str, is_same_log: bool = False, at_offset: int | None = None
-) -> Plan:
-    return accept_logs(
-        outside, *names, is_same_log=is_same_log, at_offset=at_offset, settings=PHYSICAL_SETTINGS
-    )
+def accept(outside: Outside, *names: str, **request: Any) -> Plan:
+    return accept_logs(outside, *names, settings=PHYSICAL_SETTINGS, **request)
+
+
+def physical(outside: Outside, partition: TopicPartition) -> PhysicalLog:
+    found = outside.logs[partition]
+    assert isinstance(found, PhysicalLog)
+    return found
 
 
 def loaded(*entries: int, alike: bool = False) -> Outside:
     """So many entries in each log, and all of them read."""
     outside = physical_outside_of(*entries or (5, 3, 4))
-    for partition in outside.logs.values():
-        assert isinstance(partition, PhysicalLog)
-        partition.alike = alike
+    for partition in outside.logs:
+        physical(outside, partition).alike = alike
     outside.topic_ids = {"clicks": "zxid-5"}
     run(outside)
     return outside
@@ -80,8 +81,7 @@ def away(outside: Outside, partition: TopicPartition, *, is_away: bool = True) -
 
 def expire_read_offsets(outside: Outside, partition: TopicPartition) -> None:
     """Retention lets go of it, and leaves what came since."""
-    found = outside.logs[partition]
-    assert isinstance(found, PhysicalLog)
+    found = physical(outside, partition)
     while found.log_start < outside.offsets[partition][0]:
         found.expire_segment()
 
@@ -133,20 +133,15 @@ def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topi
     None
 ):
     outside = kept_by_two()
-    with pytest.raises(
-        NeedsDecision,
-        match="each of its brokers may have kept its log or lost it.*and 2 more partitions",
-    ) as refused:
+    message = "each of its brokers may have kept its log or lost it.*and 2 more partitions"
+    with pytest.raises(NeedsDecision, match=message) as refused:
         run(outside)
-    assert (
-        "clicks:1-0 clicks:1-1: the bytes that were read or planned are not there any more"
-        in refused.value.action
-    )
-    assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.action
-    assert (
-        "etl topics accept-changes CONF -p clicks --reason ..., which reads logs that hold "
-        "other bytes from their start" in refused.value.action
-    )
+    for advice in (
+        "clicks:1-0 clicks:1-1: the bytes that were read or planned are not there any more",
+        "clicks:2-0: the bytes that were read or planned last are there",
+        "etl topics accept-changes CONF -p clicks --reason ..., which reads logs that hold other",
+    ):
+        assert advice in refused.value.action
     plan = accept(outside, "clicks")
     assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.partition for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
@@ -213,15 +208,13 @@ def test_a_log_without_evidence_must_be_named_itself_and_the_operators_decision_
     expire_read_offsets(outside, TWO)
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
-    assert "clicks:2-0: it is unknown whether the log is the same" in refused.value.action
-    assert (
-        "lost its log: etl topics accept-changes CONF -p clicks:2-0 --reason"
-        in refused.value.action
-    )
-    assert (
-        "kept it: etl topics accept-changes CONF -p clicks:2-0 --not-recreated --reason"
-        in refused.value.action
-    )
+    command = "etl topics accept-changes CONF -p clicks:2-0"
+    for advice in (
+        "clicks:2-0: it is unknown whether the log is the same",
+        f"lost its log: {command} --reason",
+        f"kept it: {command} --not-recreated --reason",
+    ):
+        assert advice in refused.value.action
     for is_same_log in (True, False):
         with pytest.raises(SettingsError, match="must be named itself|not the same"):
             accept(outside, "clicks", is_same_log=is_same_log)
@@ -235,21 +228,17 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
     None
 ):
     outside = kept_by_two()
-    partition = outside.logs[TWO]
-    assert isinstance(partition, PhysicalLog)
-    partition.cut(partition.entries[1][0])
+    partition = physical(outside, TWO)
+    cut = partition.entries[1][0]
+    partition.cut(cut)
     partition.grow(9)
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
-    assert (
-        "its disk lost only the end of it, name the partition, and pass with --truncated-at"
-        in refused.value.action
-    )
-    plan = accept(outside, "clicks:2-0", at_offset=partition.entries[1][0])
-    assert (plan.loaded_until[TWO], log_topic_ids_of(plan)) == (
-        partition.entries[1][0],
-        {ONE: "zxid-5", ALSO_ONE: "zxid-5"},
-    )
+    advice = "its disk lost only the end of it, name the partition, and pass with --truncated-at"
+    assert advice in refused.value.action
+    plan = accept(outside, "clicks:2-0", at_offset=cut)
+    assert plan.loaded_until[TWO] == cut
+    assert log_topic_ids_of(plan) == {ONE: "zxid-5", ALSO_ONE: "zxid-5"}
     accept(outside, "clicks")
     run(outside)
     reject_missing_records(outside)
@@ -315,23 +304,16 @@ def test_a_crash_between_the_decisions_of_a_topic_and_its_last_log_loses_and_dou
     step: str, when: When
 ) -> None:
     outside = recreated_while_two_was_away()
-    with contextlib.suppress(Crash):
-        accept_logs(outside, "clicks", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
-    with contextlib.suppress(
-        BrokerUnreachable
-    ):  # nothing is left to be decided of those that are there, where the plan was stored
-        accept(outside, "clicks")
-    with contextlib.suppress(Crash):
-        run(outside, at=crash_at(step, when))
-    reject_doubled_records(outside)
-    away(outside, TWO, is_away=False)
-    with contextlib.suppress(Crash):
-        accept_logs(outside, "clicks:2-0", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
-    with contextlib.suppress(SettingsError):
-        accept(outside, "clicks:2-0")
-    with contextlib.suppress(Crash):
-        run(outside, at=crash_at(step, when))
-    reject_doubled_records(outside)
+    for name in ("clicks", "clicks:2-0"):
+        with contextlib.suppress(Crash):
+            accept(outside, name, at=crash_at(step, when))
+        # the second one is refused where the first one was stored
+        with contextlib.suppress(BrokerUnreachable, SettingsError):
+            accept(outside, name)
+        with contextlib.suppress(Crash):
+            run(outside, at=crash_at(step, when))
+        reject_doubled_records(outside)
+        away(outside, TWO, is_away=False)
     run(outside)
     reject_missing_records(outside)
 
@@ -339,22 +321,16 @@ def test_a_crash_between_the_decisions_of_a_topic_and_its_last_log_loses_and_dou
 def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every_run() -> None:
     outside = loaded()
     make_again(outside, BROKER_1)
-    before = dict(outside.plans)
-    for _ in range(2):
-        with pytest.raises(
-            PartitionTruncated, match="holds other bytes before offset .*and 1 more partitions"
-        ) as refused:
-            run(outside)
+    before, position = dict(outside.plans), outside.offsets[ONE][0]
+    message = "holds other bytes before offset .*and 1 more partitions"
+    with pytest.raises(PartitionTruncated, match=message) as refused:
+        run(outside)
     assert outside.plans == before
     assert "recreated on that broker alone" in refused.value.action
-    assert (
-        "from 0 if it was recreated: etl topics accept-changes CONF -p clicks:1-0 "
-        "--truncated-at OFFSET" in refused.value.action
-    )
-    position = outside.offsets[ONE][0]
-    assert accept(outside, "clicks:1-0", at_offset=0).losses.stale_rows == (
-        StaleRows(ONE, 0, position),
-    )
+    command = "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET"
+    assert f"from 0 if it was recreated: {command}" in refused.value.action
+    plan = accept(outside, "clicks:1-0", at_offset=0)
+    assert plan.losses.stale_rows == (StaleRows(ONE, 0, position),)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
     accept(outside, "clicks:1-1", at_offset=0)
@@ -383,30 +359,25 @@ def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evi
     partition.grow(12)
     position = outside.offsets[ONE][0]
     assert position not in [start for start, _ in partition.entries]
-    with pytest.raises(
-        SettingsError, match="is unchanged: it was neither truncated nor recreated"
-    ):  # not verified yet
+    # the position is not verified yet
+    with pytest.raises(SettingsError, match="is unchanged: it was neither truncated nor recreated"):
         accept(outside, "clicks:1-0", at_offset=at)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
-    assert (
-        "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ..."
-        in refused.value.action
-    )
+    command = "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ..."
+    assert command in refused.value.action
     with pytest.raises(SettingsError, match=f"Offset {position} is above {position - 1}"):
         accept(outside, "clicks:1-0", at_offset=position)
     with pytest.raises(SettingsError, match="not the same partition"):
         accept(outside, "clicks:1-0", is_same_log=True)
-    assert accept(outside, "clicks:1-0", at_offset=at).losses.stale_rows == (
-        StaleRows(ONE, at, position),
-    )
+    plan = accept(outside, "clicks:1-0", at_offset=at)
+    assert plan.losses.stale_rows == (StaleRows(ONE, at, position),)
     run(outside)
     reject_doubled_records(outside)
-    assert {place for found, place in outside.rows() if found == ONE} >= set(
-        partition.read(at, partition.end)
-    )
+    loaded_places = {place for found, place in outside.rows() if found == ONE}
+    assert loaded_places >= set(partition.read(at, partition.end))
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
@@ -432,16 +403,12 @@ def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_r
     grow(outside, 3, 0, 0)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
-    partition = outside.logs[ONE]
-    assert isinstance(partition, PhysicalLog)
+    partition, position = physical(outside, ONE), outside.offsets[ONE][0]
     partition.cut(partition.entries[6][0])
     partition.grow(9)
-    plan = accept(outside, "clicks:1-0", at_offset=outside.offsets[ONE][0])
-    assert (plan.incarnations, plan.losses.stale_rows, plan.loaded_until[ONE]) == (
-        {},
-        (),
-        outside.offsets[ONE][0],
-    )
+    plan = accept(outside, "clicks:1-0", at_offset=position)
+    assert (plan.incarnations, plan.losses.stale_rows) == ({}, ())
+    assert plan.loaded_until[ONE] == position
     run(outside)
     reject_missing_records(outside)
 
@@ -451,12 +418,9 @@ def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_tim
     outside = physical_outside_of(9, 9)
     run(outside, capped)
     plan = outside.newest_plan()
-    unread = (
-        next(partition for partition, position in plan.loaded_until.items() if not position)
-        if plan
-        else ONE
-    )
-    make_again(outside, [unread], entries=20)
+    assert plan
+    unread = [partition for partition, position in plan.loaded_until.items() if position == 0]
+    make_again(outside, unread, entries=20)
     while Outcome.INGESTED in outcomes(run(outside, capped)):
         reject_doubled_records(outside)
     reject_missing_records(outside)
@@ -467,10 +431,8 @@ def test_a_log_that_a_cap_left_half_read_is_recognized_by_the_bytes_before_its_e
     outside = physical_outside_of(9)
     run(outside, capped)
     plan = outside.newest_plan()
-    assert (
-        plan
-        and plan.loaded_until[ONE] < plan.fingerprints[ONE].until_offset == outside.logs[ONE].end
-    )
+    assert plan and plan.loaded_until[ONE] < plan.fingerprints[ONE].until_offset
+    assert plan.fingerprints[ONE].until_offset == outside.logs[ONE].end
     make_again(outside, [ONE], entries=20)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside, capped)
@@ -504,18 +466,14 @@ def test_a_log_without_a_decision_has_no_lag_and_the_others_have_theirs() -> Non
     plan = accept(outside, "clicks")
     run(outside)
     away(outside, TWO, is_away=False)
-    reported = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
-    assert {(row["broker_id"], row["partition"]): row["lag"] for row in reported.rows} == {
-        (1, 0): 0,
-        (1, 1): 0,
-        (2, 0): None,
-    }
-    assert describe_plan(plan, None)["undecided"] == [
-        {"topic": "clicks", "partition": 0, "broker_id": 2, "topic_id": "zxid-5"}
-    ]
+    rows = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS).rows
+    lags = {(row["broker_id"], row["partition"]): row["lag"] for row in rows}
+    assert lags == {(1, 0): 0, (1, 1): 0, (2, 0): None}
+    undecided = {"topic": "clicks", "partition": 0, "broker_id": 2, "topic_id": "zxid-5"}
+    assert describe_plan(plan, None)["undecided"] == [undecided]
 
 
-def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it() -> None:
+def test_the_command_reports_of_each_log_whether_its_bytes_or_the_operator_decided_it() -> None:
     outside = kept_by_two()
     outside.logs[ALSO_ONE].grow(9)
     expire_read_offsets(outside, ALSO_ONE)
@@ -527,10 +485,11 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
         "clicks:2-0: is not decided yet, and runs stop until it is",
     ]
     away(outside, TWO)
-    newer, snapshot = plan, FakeWorld(outside, PHYSICAL_SETTINGS).observe()
-    assert describe_accepted_partitions(
-        newer, replace(newer, origin=replace(newer.origin, reason="another")), snapshot
-    ) == [
+    later, snapshot = (
+        changed(plan, reason="another"),
+        FakeWorld(outside, PHYSICAL_SETTINGS).observe(),
+    )
+    assert describe_accepted_partitions(plan, later, snapshot) == [
         "clicks:2-0: stays undecided: its broker is unreachable, and once it is available runs "
         "stop until it is decided"
     ]

@@ -31,6 +31,19 @@ TIMING = Timing(join_timeout_s=60, backoff_s=2, others_backoff_s=2)
 UNJOINED, JOINING = MemberState(), MemberState(Phase.JOINING, "ab")
 STABLE, LETTING_GO = MemberState(Phase.STABLE, "ab", 1), MemberState(Phase.LETTING_GO, "ab", 1)
 LOGS = [TopicPartition("clicks", p) for p in range(4)]
+Event = Callable[[MemberState], Step]
+
+
+def observes(members: str, *, owns_its_share: bool) -> Event:
+    return lambda state: after_observation(state, members, owns_its_share=owns_its_share)
+
+
+def is_rejected_after(elapsed_s: float) -> Event:
+    return lambda state: after_rejected_claim(state, TIMING, elapsed_s=elapsed_s)
+
+
+def claims(*, is_called: bool) -> Event:
+    return lambda state: after_claim(state, is_called=is_called)
 
 
 @pytest.mark.parametrize(
@@ -38,53 +51,23 @@ LOGS = [TopicPartition("clicks", p) for p in range(4)]
     [
         (UNJOINED, start_join, Phase.JOINING, MemberAction.REGISTER),
         (JOINING, after_registration, Phase.JOINING, MemberAction.LOOK),
-        (
-            JOINING,
-            lambda s: after_observation(s, "ab", owns_its_share=False),
-            Phase.JOINING,
-            MemberAction.CLAIM,
-        ),
-        (
-            JOINING,
-            lambda s: after_rejected_claim(s, TIMING, elapsed_s=59.9),
-            Phase.JOINING,
-            MemberAction.WAIT,
-        ),
-        (
-            JOINING,
-            lambda s: after_rejected_claim(s, TIMING, elapsed_s=60),
-            Phase.UNJOINED,
-            MemberAction.LEAVE,
-        ),
+        (JOINING, observes("ab", owns_its_share=False), Phase.JOINING, MemberAction.CLAIM),
+        (JOINING, is_rejected_after(59.9), Phase.JOINING, MemberAction.WAIT),
+        (JOINING, is_rejected_after(60), Phase.UNJOINED, MemberAction.LEAVE),
         (JOINING, after_backoff, Phase.JOINING, MemberAction.LOOK),
-        (JOINING, lambda s: after_claim(s, is_called=False), Phase.STABLE, MemberAction.REST),
-        (JOINING, lambda s: after_claim(s, is_called=True), Phase.STABLE, MemberAction.LOOK),
-        (
-            STABLE,
-            lambda s: after_observation(s, "ab", owns_its_share=True),
-            Phase.STABLE,
-            MemberAction.REST,
-        ),
-        (
-            STABLE,
-            lambda s: after_observation(s, "abc", owns_its_share=True),
-            Phase.LETTING_GO,
-            MemberAction.LET_GO,
-        ),
-        (
-            STABLE,
-            lambda s: after_observation(s, "ab", owns_its_share=False),
-            Phase.LETTING_GO,
-            MemberAction.LET_GO,
-        ),
+        (JOINING, claims(is_called=False), Phase.STABLE, MemberAction.REST),
+        (JOINING, claims(is_called=True), Phase.STABLE, MemberAction.LOOK),
+        (STABLE, observes("ab", owns_its_share=True), Phase.STABLE, MemberAction.REST),
+        (STABLE, observes("abc", owns_its_share=True), Phase.LETTING_GO, MemberAction.LET_GO),
+        (STABLE, observes("ab", owns_its_share=False), Phase.LETTING_GO, MemberAction.LET_GO),
         (LETTING_GO, after_release, Phase.JOINING, MemberAction.LOOK),
     ],
 )
-def test_each_thing_that_happens_has_one_answer(
-    before: MemberState, happens: Callable[[MemberState], Step], after: Phase, does: MemberAction
+def test_each_event_has_one_answer(
+    before: MemberState, happens: Event, after: Phase, does: MemberAction
 ) -> None:
-    found, what = happens(before)
-    assert (found.phase, what) == (after, does)
+    found, action = happens(before)
+    assert (found.phase, action) == (after, does)
 
 
 @pytest.mark.parametrize("before", [UNJOINED, JOINING, STABLE, LETTING_GO], ids=str)
@@ -101,13 +84,8 @@ def test_a_hundred_events_without_a_change_remove_no_member() -> None:
 
 
 def test_a_backoff_ends_with_the_time_to_join() -> None:
-    assert [backoff_s(TIMING, elapsed_s=elapsed) for elapsed in (0, 57, 59, 60, 61)] == [
-        2,
-        2,
-        1,
-        0,
-        0,
-    ]
+    found = [backoff_s(TIMING, elapsed_s=elapsed) for elapsed in (0, 57, 59, 60, 61)]
+    assert found == [2, 2, 1, 0, 0]
 
 
 def test_others_are_notified_after_their_backoff_then_half_as_often_up_to_a_limit() -> None:

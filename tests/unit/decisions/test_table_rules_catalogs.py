@@ -108,6 +108,7 @@ def test_a_lost_table_is_restored_first_or_recreated_by_the_command_of_both_mess
     assert refusal.action.index("nothing is lost") < recreate
 
 
+NON_EMPTY = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
 
 
@@ -117,7 +118,7 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
         ("SCHEMA_NOT_FOUND", "", ("no schema to make it in", "CREATE SCHEMA lake")),
         ("INVALID_SCHEMA_OR_RELATION_NAME", "", ("takes no such name", "letters, digits and _")),
         (
-            "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+            NON_EMPTY,
             "Cannot create table ('`lake`.`clicks`'). The associated location "
             "('file:/wh/lake.db/clicks') is not empty and also not a Delta",
             (
@@ -125,11 +126,7 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
                 "CREATE TABLE lake.clicks USING delta LOCATION '/wh/lake.db/clicks'",
             ),
         ),
-        (
-            "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
-            "of the caller",
-            ("at the place that the catalog gives it", "LOCATION"),
-        ),
+        (NON_EMPTY, "of the caller", ("at the place that the catalog gives it", "LOCATION")),
         (
             "INSUFFICIENT_PERMISSIONS",
             "",

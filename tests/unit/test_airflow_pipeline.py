@@ -30,19 +30,19 @@ from etl.airflow.pipeline import (
 from etl.errors import CorruptData, SettingsError
 from etl.settings.load import load_settings
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONF = """
 pipeline: clicks
 group: g
 zookeeper: {connect: "${env:NOT_SET_HERE}"}
-source: {topics: [clicks], assume_cluster_id: c%s}
+source: {topics: [clicks], assume_cluster_id: c}
 table: {path: "%s"}
 """
 
 
-def conf_of(folder: Path, table: str = "../warehouse/clicks", more: str = "") -> Path:
+def conf_of(folder: Path, table: str = "../warehouse/clicks") -> Path:
     path = folder / "clicks.yaml"
-    path.write_text(CONF % (more, table))
+    path.write_text(CONF % table)
     return path
 
 
@@ -80,13 +80,16 @@ def test_a_table_is_known_by_one_uri_however_its_path_is_written(
     assert read_pipeline(conf_of(tmp_path, table)).table == uri
 
 
+def with_table_line(path: Path, line: str) -> Path:
+    """The conf with another line in place of that of its table."""
+    path.write_text(path.read_text().replace('table: {path: "../warehouse/clicks"}', line))
+    return path
+
+
 def test_a_table_in_a_catalog_is_an_asset_by_its_name_since_a_dag_uses_no_catalog(
     tmp_path: Path,
 ) -> None:
-    path = conf_of(tmp_path)
-    path.write_text(
-        path.read_text().replace('path: "../warehouse/clicks"', "name: main.lake.clicks")
-    )
+    path = with_table_line(conf_of(tmp_path), "table: {name: main.lake.clicks}")
     assert read_pipeline(path).table == "delta-table:///main.lake.clicks"
 
 
@@ -101,12 +104,7 @@ def test_a_table_that_a_file_of_defaults_names_is_seen_from_its_folder_as_by_the
     (tmp_path / "shared").mkdir()
     (tmp_path / "conf").mkdir()
     (tmp_path / "shared" / "all.yaml").write_text('table: {path: "%s"}\n' % table)
-    path = conf_of(tmp_path / "conf")
-    path.write_text(
-        path.read_text().replace(
-            'table: {path: "../warehouse/clicks"}', "defaults: ../shared/all.yaml"
-        )
-    )
+    path = with_table_line(conf_of(tmp_path / "conf"), "defaults: ../shared/all.yaml")
     assert read_pipeline(path).table == Path(load_settings(path).table.path).as_uri()
     assert read_pipeline(path).table.startswith((tmp_path / "shared" / "tables").as_uri())
 
@@ -144,15 +142,10 @@ def test_the_environment_comes_from_variables_or_is_airflows_own(
     monkeypatch.setenv("ETL_CONN_ID", "yarn")
     monkeypatch.setenv("ETL_SUBMIT_OPTIONS", '{"jars": "a.jar"}')
     found = EtlEnvironment(job="/srv/jobs/etl_job.py")
-    assert (found.spark_submit, found.job_path) == (
-        "/opt/etl/bin/spark-submit",
-        "/srv/jobs/etl_job.py",
-    )
-    assert (found.conn_id, found.submit_options, found.variables) == (
-        "yarn",
-        {"jars": "a.jar"},
-        {"PYSPARK_PYTHON": "/opt/etl/bin/python"},
-    )
+    assert found.spark_submit == "/opt/etl/bin/spark-submit"
+    assert (found.job_path, found.conn_id) == ("/srv/jobs/etl_job.py", "yarn")
+    assert found.submit_options == {"jars": "a.jar"}
+    assert found.variables == {"PYSPARK_PYTHON": "/opt/etl/bin/python"}
 
 
 @pytest.mark.parametrize("text", ["[]", "packages", "{"])
@@ -173,9 +166,7 @@ def test_the_jars_that_a_job_is_submitted_with_are_those_of_the_installed_delta(
     assert DELTA in (ROOT / "docs/guides/schedule.md").read_text()
 
 
-def test_a_command_runs_in_the_environment_and_its_document_is_returned(
-    tmp_path: Path,
-) -> None:
+def test_a_command_runs_in_the_environment_and_its_document_is_returned(tmp_path: Path) -> None:
     environment = EtlEnvironment(env_vars={"PYTHONPATH": str(ROOT)})
     code, document = run_command(environment, ["run", str(tmp_path / "no-such.yaml"), "--json"])
     assert code == 2 and document is not None and document["error"] == "SettingsError"
@@ -186,6 +177,9 @@ def test_a_missing_environment_is_reported_with_its_path() -> None:
     with pytest.raises(SettingsError, match="/no/such/python") as found:
         run_command(EtlEnvironment("/no/such/python"), ["--version"])
     assert "ETL_PYTHON" in found.value.action
+
+
+READY = ["topics", "ready-to-load", "clicks.yaml", "--json"]
 
 
 def bare(folder: Path, body: str = "") -> EtlEnvironment:
@@ -200,21 +194,17 @@ def test_a_worker_without_the_package_is_reported_with_the_command_that_installs
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingsError, match="No module named 'etl'") as found:
-        run_command(bare(tmp_path), ["topics", "ready-to-load", "clicks.yaml", "--json"])
-    assert (
-        f"{tmp_path}/python -m pip install offset-range-etl" in found.value.action
-        and "ETL_PYTHON" in found.value.action
-    )
+        run_command(bare(tmp_path), READY)
+    assert f"{tmp_path}/python -m pip install offset-range-etl" in found.value.action
+    assert "ETL_PYTHON" in found.value.action
 
 
 def test_a_worker_without_a_requirement_of_the_package_is_reported_with_its_name(
     tmp_path: Path,
 ) -> None:
+    python = bare(tmp_path, f'export PYTHONPATH={ROOT}\nexec {sys.executable} -S "$@"')
     with pytest.raises(SettingsError, match="No module named 'typer'"):
-        run_command(
-            bare(tmp_path, f'export PYTHONPATH={ROOT}\nexec {sys.executable} -S "$@"'),
-            ["topics", "ready-to-load", "clicks.yaml", "--json"],
-        )
+        run_command(python, READY)
 
 
 def test_the_output_of_a_command_without_a_document_is_in_the_log(
@@ -231,30 +221,28 @@ def test_the_output_of_a_command_without_a_document_is_in_the_log(
 
 def test_the_xcom_summary_of_a_document_is_small() -> None:
     ranges = [{"topic": "clicks", "partition": n} for n in range(5000)]
-    document = {
-        "run_id": "r",
-        "records_read": 7,
-        "versions": {"a": 1},
-        "error": None,
-        "outcomes": [{"outcome": "ingested", "message": "plan 3: ..."}],
-        "plan": {"number": 3, "ranges": ranges, "positions": ranges},
-        "text": "x" * 100_000,
-    }
-    kept = xcom_summary(document)
-    assert (
-        kept["records_read"] == 7 and kept["outcomes"] == ["plan 3: ..."] and "versions" not in kept
+    kept = xcom_summary(
+        {
+            "run_id": "r",
+            "records_read": 7,
+            "versions": {"a": 1},
+            "error": None,
+            "outcomes": [{"outcome": "ingested", "message": "plan 3: ..."}],
+            "plan": {"number": 3, "ranges": ranges, "positions": ranges},
+            "text": "x" * 100_000,
+        }
     )
+    assert (kept["records_read"], kept["outcomes"]) == (7, ["plan 3: ..."])
     assert kept["plan"] == {"number": 3, "total_ranges": 5000, "ranges": ranges[:RANGES_KEPT]}
-    assert len(str(kept)) < 20_000
+    assert "versions" not in kept and len(str(kept)) < 20_000
     assert xcom_summary(None) == {}
 
 
 def test_an_error_is_described_as_by_the_command() -> None:
     error = CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
     assert describe_error(error.as_json()) == f"CorruptData: {error}"
-    assert "no document" in describe_error(None) and "no document" in describe_error(
-        {"state": "running"}
-    )
+    for without_error in (None, {"state": "running"}):
+        assert "no document" in describe_error(without_error)
 
 
 @dataclass
@@ -271,37 +259,23 @@ def test_missing_pools_and_connections_are_reported_with_the_command_that_create
     }
     named = references_of(dags)
     assert missing_references(named, {"default_pool", "clicks"}, {"spark_default"}) == []
-    lost = missing_references(named, {"default_pool"}, set())
-    assert lost == [
-        Reference("connection", "spark_default", "a", "load"),
-        Reference("pool", "clicks", "a", "load"),
-        Reference("pool", "clicks", "b", "load"),
-    ]
-    assert "airflow connections add spark_default" in str(
-        lost[0]
-    ) and "airflow pools set clicks 1" in str(lost[1])
-    assert "task load of DAG a" in str(lost[1])
+    connection, pool, of_b = missing_references(named, {"default_pool"}, set())
+    assert connection == Reference("connection", "spark_default", "a", "load")
+    assert pool == Reference("pool", "clicks", "a", "load")
+    assert of_b == Reference("pool", "clicks", "b", "load")
+    assert "airflow connections add spark_default" in str(connection)
+    assert "airflow pools set clicks 1" in str(pool) and "task load of DAG a" in str(pool)
+
+
+HEAVY = "pyspark py4j numba numpy pandas pyarrow kafka kazoo deltalake typer"
 
 
 def test_what_a_dag_file_imports_of_the_package_is_light() -> None:
-    heavy = (
-        "pyspark",
-        "py4j",
-        "numba",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "kafka",
-        "kazoo",
-        "deltalake",
-        "typer",
-    )
     program = (
         "import sys; import etl.airflow.pipeline\n"
         "import etl.decide.run_requests\n"
-        f"print([name for name in {heavy!r} if name in sys.modules])"
+        f"print([name for name in {HEAVY.split()!r} if name in sys.modules])"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

@@ -124,9 +124,14 @@ def test_a_partition_is_right_when_all_that_is_missing_may_be_missing(
     assert PartitionProof(short, missing=missing).is_right is is_right
 
 
-@pytest.mark.parametrize("surplus", ["double_rows", "unexpected"])
-def test_a_partition_with_a_row_too_many_is_wrong(surplus: str) -> None:
-    findings = PartitionFindings(AuditedPartition(LOG), 10, 11, **{surplus: 1})
+@pytest.mark.parametrize(
+    "findings",
+    [
+        PartitionFindings(AuditedPartition(LOG), 10, 11, double_rows=1),
+        PartitionFindings(AuditedPartition(LOG), 10, 11, unexpected=1),
+    ],
+)
+def test_a_partition_with_a_row_too_many_is_wrong(findings: PartitionFindings) -> None:
     assert not PartitionProof(findings).is_right
 
 

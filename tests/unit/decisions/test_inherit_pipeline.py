@@ -4,6 +4,7 @@ predecessor ended.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from etl.decide.inherit_pipeline import (
     Loaded,
-    PredecessorState,
     plan_inheritance,
     predecessor_of,
     reject_unloaded_gap,
@@ -42,16 +42,7 @@ from etl.report.run_progress import Outcome
 from tests.builders import changed, kafka_named, with_facts
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
-from tests.fakes.stories import (
-    LOGS,
-    SETTINGS,
-    crash_at,
-    grow,
-    outcomes,
-    outside_of,
-    run,
-    settings_of,
-)
+from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 from tests.fakes.world import Crash, When
 
@@ -79,18 +70,21 @@ def test_an_inherited_pipeline_is_retired_with_the_name_of_its_successor(
 
 
 def inherited(
-    taken: PredecessorState, state: PipelineState | None, snapshot: Snapshot, **changes: Any
+    other: OtherPipeline,
+    state: PipelineState | None,
+    snapshot: Snapshot,
+    rows: Mapping[TopicPartition, tuple[int, int]] | None = None,
+    **changes: Any,
 ) -> Plan:
-    """The plan that takes over, with an id."""
+    """The plan that takes over, with an id; `rows`: incarnation and end of the table's rows."""
+    taken = predecessor_of(other, rows or {}, snapshot, SETTINGS)
     wanted: dict[str, Any] = {"uid": "uid1", "now_ms": 1, "reason": "renamed", **changes}
     return with_id(plan_inheritance(taken, state, snapshot, SETTINGS, **wanted))
 
 
 def inherited_plan(outside: Outside) -> Plan:
     """The plan that `pipelines inherit` stores."""
-    snapshot = snapshot_of(outside)
-    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
-    return inherited(taken, FirstRun(), snapshot)
+    return inherited(outside.others[0], FirstRun(), snapshot_of(outside))
 
 
 def ruled(outside: Outside) -> Outside:
@@ -122,16 +116,6 @@ def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> No
     outside.logs[late] = FakeLog(4, later={3: 1_700_000_000_000})
     run(ruled(outside))
     assert [offset for partition, offset in outside.rows() if partition == late] == [3]
-
-
-def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> (
-    None
-):
-    late = TopicPartition("clicks-late", 0)
-    outside = loaded_by_another(6, 6, 6)
-    outside.logs[late] = FakeLog(4)
-    run(ruled(outside), settings_of(new_topics_starting_offsets="latest"))
-    assert sum(partition == late for partition, _ in outside.rows()) == 4
 
 
 # -- a topic that another pipeline has loaded
@@ -209,10 +193,8 @@ def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_th
     assert (plan.topic_ids, plan.incarnations) == ({"clicks": "id-1"}, {LOGS[0]: 1})
     report = run(outside)
     assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INHERITED, Outcome.INGESTED]
-    assert (
-        f"continues where pipeline clicks of group old-group on cluster {CLUSTER} ended"
-        in report.outcomes[1][1]
-    )
+    ended = f"continues where pipeline clicks of group old-group on cluster {CLUSTER} ended"
+    assert ended in report.outcomes[1][1]
     reject_doubled(outside)
 
 
@@ -237,8 +219,7 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
     outside.others = (old_pipeline(),)
     outside.topic_ids = {"clicks": "id-1"}
     snapshot = snapshot_of(outside)
-    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
-    plan = inherited(taken, state_alone(snapshot), snapshot)
+    plan = inherited(outside.others[0], state_alone(snapshot), snapshot)
     assert (plan.number, plan.loaded_until) == (1, ENDED)
 
 
@@ -253,8 +234,7 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     run(outside)
     outside.others = (old_pipeline(),)
     snapshot = snapshot_of(outside)
-    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
-    plan = inherited(taken, where_we_stand(snapshot, SETTINGS), snapshot)
+    plan = inherited(outside.others[0], where_we_stand(snapshot, SETTINGS), snapshot)
     assert (plan.number, plan.loaded_until) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
 
 
@@ -277,8 +257,8 @@ def test_an_heir_of_an_earlier_era_continues_after_both_under_a_number_that_the_
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", number)
     with pytest.raises(LedgersDisagree, match="another pipeline of the same name"):
         where_we_stand(snapshot, SETTINGS)
-    taken = predecessor_of(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS)
-    plan = inherited(taken, state_of_own_ledger(snapshot), snapshot)
+    rows = {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}
+    plan = inherited(us, state_of_own_ledger(snapshot), snapshot, rows)
     until = {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4}
     assert (plan.number, plan.loaded_until) == (max(1, number) + 1, until)
     after = replace(snapshot, ledger=replace(snapshot.ledger, newest=plan, applied=None))
@@ -293,8 +273,7 @@ def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_
     state = state_of_own_ledger(snapshot)
     assert isinstance(state, Replay)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
-    taken = predecessor_of(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
-    plan = inherited(taken, state, snapshot)
+    plan = inherited(us, state, snapshot, {LOGS[0]: (0, 2)})
     assert (plan.number, plan.origin.supersedes) == (1, state.plan.id)
     assert (plan.loaded_until[LOGS[0]], plan.loaded_until[LOGS[1]]) == (2, 0)
     with pytest.raises(NeedsDecision, match="it is unknown whether its own table has it"):
@@ -304,9 +283,8 @@ def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_
 def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_past() -> None:
     outside = loaded_by_another(9, 9, 9)
     snapshot = snapshot_of(outside)
-    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
     recreated = changed(
-        inherited(taken, FirstRun(), snapshot),
+        inherited(outside.others[0], FirstRun(), snapshot),
         number=3,
         topic_ids={"clicks": "id-2"},
         loaded_until=dict.fromkeys(LOGS[:2], 2),
@@ -317,7 +295,7 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
         record_epochs={},
     )
     ours = with_id(recreated)
-    again = inherited(taken, UpToDate(ours, ours.loaded_until), snapshot)
+    again = inherited(outside.others[0], UpToDate(ours, ours.loaded_until), snapshot)
     assert again.topic_ids == ours.topic_ids
     assert (again.loaded_until, again.incarnations) == (ours.loaded_until, ours.incarnations)
 
@@ -401,8 +379,7 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
     outside.logs[orders] = replace(outside.logs[LOGS[0]], end=6)
     outside.others = (old_pipeline(), second)
     snapshot = snapshot_of(outside)
-    taken = predecessor_of(second, {}, snapshot, SETTINGS)
-    plan = inherited(taken, state_alone(snapshot), snapshot)
+    plan = inherited(second, state_alone(snapshot), snapshot)
     assert (plan.number, plan.loaded_until) == (1, {**ENDED, orders: 2})
     assert plan.predecessors == (Predecessor(OLD, 4), Predecessor(OLDEST, 7))
     outside.plans[1] = render_plan(plan)
@@ -455,8 +432,8 @@ def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_of
     snapshot, stored = snapshot_of(outside), outside.newest_plan()
     assert stored is not None
     last = parse_plan(outside.plans[1], path="plans/1")
-    taken = predecessor_of(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS)
-    plan = inherited(taken, state_of_itself(snapshot, SETTINGS), snapshot)
+    itself = OtherPipeline(APP_ID, 1, 1, last)
+    plan = inherited(itself, state_of_itself(snapshot, SETTINGS), snapshot)
     assert (plan.number, plan.origin.supersedes) == (2, stored.id)
     assert (plan.loaded_until, plan.predecessors) == (last.loaded_until, ())
 
@@ -490,10 +467,9 @@ def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
     assert seen.table
     snapshot = replace(seen, table=replace(seen.table, transaction_version=5, metadata=None))
     until = {partition: (life, 7) for partition, life in zip(LOGS, lives or (0, 0, 0))}
-    taken = predecessor_of(OtherPipeline(APP_ID, 5), until, snapshot, SETTINGS)
     state = state_of_itself(snapshot, SETTINGS)
     assert state is None
-    return stored, inherited(taken, state, snapshot, sets_back=True)
+    return stored, inherited(OtherPipeline(APP_ID, 5), state, snapshot, until, sets_back=True)
 
 
 def test_after_rows_a_plan_counts_only_if_its_execution_is_known() -> None:

@@ -308,7 +308,7 @@ def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(
 def test_a_run_claims_the_partitions_that_it_reads_unless_it_only_observes(
     mode: str, claimed: list[TopicPartition]
 ) -> None:
-    outside, seen = outside_of(), []
+    outside, seen = outside_of(), list[TopicPartition]()
     run(outside, settings_of(mode=mode), once("fetch", BEFORE, lambda: seen.extend(outside.owners)))
     assert (seen, outside.owners) == (claimed, {})
 

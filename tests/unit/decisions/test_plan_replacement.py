@@ -102,7 +102,7 @@ def test_the_number_after_the_tables_newest_plan_is_closed() -> None:
 def test_a_first_plan_that_was_closed_counts_for_no_topic(number: int, topics: set[str]) -> None:
     plan = stored_plan(number=number, previous=None if number == 1 else "1" * 32)
     closing = closing_plan_of(plan, "retired", now_ms=5)
-    assert OtherPipeline("a/b/c/d", number, 1, closing).topics == topics
+    assert OtherPipeline("a/b/c/d", number, 1, closing).topics == frozenset(topics)
 
 
 STORED = last_plan(

@@ -64,7 +64,7 @@ def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_na
     "step", ["observe", "append", "record", "commit from 0", "store plan", "tidy"]
 )
 @pytest.mark.parametrize("when", When)
-def test_a_crash_while_a_log_is_accepted_or_gone_on_with_loses_and_doubles_nothing(
+def test_a_crash_while_a_log_is_accepted_or_read_on_loses_and_doubles_nothing(
     step: str, when: When
 ) -> None:
     outside = cut_and_longer()
@@ -106,7 +106,7 @@ def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset(
     reject_missing_records(outside)
 
 
-def test_vanished_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_a_run() -> None:
+def test_stale_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_a_run() -> None:
     outside = outside_of(15, 3, 4)
     run(outside)
     outside.logs[A].cut(10)
@@ -207,7 +207,7 @@ def test_a_recreated_topic_starts_where_policy_decides() -> None:
     assert plan.loaded_until == {A: 20, B: 9, C: 9}
 
 
-def test_topics_that_an_operator_knows_in_another_ensemble_are_gone_on_with_where_they_were() -> (
+def test_topics_that_an_operator_knows_in_another_ensemble_continue_where_they_were() -> (
     None
 ):
     outside = with_ids("zxid-5")

@@ -55,14 +55,14 @@ ROWS: list[tuple[int, Reaction, type[EtlError]]] = [
 
 
 @pytest.mark.parametrize(("code", "means", "kind"), ROWS, ids=[str(row[0]) for row in ROWS])
-def test_each_code_has_one_meaning_to_a_member_and_one_error_where_it_is_the_end(
+def test_each_code_has_one_reaction_of_a_member_and_one_error(
     code: int, means: Reaction, kind: type[EtlError]
 ) -> None:
     refusal = error_of(code)
     assert refusal is not None and (reaction_to(refusal), refusal.kind) == (means, kind)
 
 
-def test_an_answer_that_refuses_nothing_is_gone_on_from() -> None:
+def test_after_an_answer_without_an_error_a_member_continues() -> None:
     assert reaction_to(None) == Reaction(Next.GO_ON)
 
 
@@ -111,7 +111,7 @@ def test_heartbeats_are_due_and_sessions_end_as_in_kafka_python(
 
 
 @pytest.mark.parametrize(("session", "interval"), [(45, 3), (10, 3), (6, 2), (3, 1)])
-def test_a_member_beats_three_times_a_session_and_every_three_seconds_at_least(
+def test_a_member_sends_three_heartbeats_a_session_and_one_every_three_seconds_at_least(
     session: float, interval: float
 ) -> None:
     assert interval_of(session) == interval

@@ -71,7 +71,7 @@ def test_each_event_has_one_answer(
 
 
 @pytest.mark.parametrize("before", [UNJOINED, JOINING, STABLE, LETTING_GO], ids=str)
-def test_who_lost_the_session_is_no_member_wherever_it_stood(before: MemberState) -> None:
+def test_a_member_whose_session_ended_is_no_member_in_any_state(before: MemberState) -> None:
     assert after_session_end(before).phase is Phase.UNJOINED
 
 

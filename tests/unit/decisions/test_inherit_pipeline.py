@@ -180,7 +180,7 @@ def test_an_inherited_pipeline_stops_and_no_accepted_change_lets_it_continue() -
 # -- taking over
 
 
-def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_there() -> None:
+def test_a_successor_begins_at_the_others_offsets_and_the_next_run_continues_from_there() -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
@@ -248,7 +248,7 @@ def of_another_era(outside: Outside, number: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("number", [1, 7])
-def test_an_heir_of_an_earlier_era_continues_after_both_under_a_number_that_the_table_accepts(
+def test_a_successor_of_an_earlier_ledger_continues_after_both_under_the_tables_next_number(
     number: int,
 ) -> None:
     outside = outside_of(4, 4, 4)
@@ -358,7 +358,7 @@ def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
 OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
 
 
-def test_an_heir_inherits_the_others_inheritance_and_continues() -> None:
+def test_a_successor_inherits_the_predecessors_of_its_predecessor() -> None:
     middle = old_pipeline(predecessors=(Predecessor(OLDEST, 3),))
     outside = ruled(loaded_by_another(6, 6, 6, other=middle))
     outside.others = (middle, replace(old_pipeline({LOGS[0]: 2}), app_id=OLDEST, number=3))

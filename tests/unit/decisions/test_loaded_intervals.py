@@ -77,13 +77,13 @@ def test_too_many_intervals_become_fewer_and_keep_every_row(
     }
 
 
-def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets_meet() -> None:
+def test_intervals_of_two_incarnations_are_not_merged_even_where_their_offsets_meet() -> None:
     assert merge(
         [Interval(0, 5, 5), Interval(5, 9, 4, incarnation=1), Interval(2, 5, 3, incarnation=1)]
     ) == (Interval(0, 5, 5), Interval(2, 9, 7, incarnation=1))
 
 
-def test_folding_keeps_the_incarnation_of_the_log_and_the_vanished_records_of_a_reset() -> None:
+def test_folding_keeps_the_incarnation_of_the_log_and_the_stale_rows_of_a_reset() -> None:
     gone = StaleRows(A, 3, 5)
     reset, of_reset = plan_of(2)
     later, of_later = plan_of(3, (A, 3, 9))
@@ -281,7 +281,7 @@ def test_the_loaded_intervals_of_a_table_depend_on_its_version(
         assert [(one.from_offset, one.until_offset) for one in there.get(A, ())] == offsets
 
 
-def test_what_other_members_read_of_a_pipeline_stays_theirs_for_the_successor() -> None:
+def test_offsets_that_other_members_read_stay_theirs_for_the_successor() -> None:
     read_by_others = (ReadByOthers(A, 5, 7), ReadByOthers(B, 2, 3))
     theirs = replace(folded(plan_of(1, (A, 0, 5), (B, 0, 2))), read_by_others=read_by_others)
     found = inherit_intervals(LoadedIntervals(), theirs, {A: 9, B: 3}, table_id="t", known=(B,))
@@ -303,7 +303,7 @@ def test_if_the_abandoned_part_of_the_intervals_is_unknown_all_of_them_are_aband
     assert found.given_up == {A: (Interval(0, 9, 7),)}
 
 
-def test_rows_of_every_incarnation_of_an_inherited_log_are_expected_by_the_heir() -> None:
+def test_rows_of_every_incarnation_of_an_inherited_log_are_expected_by_the_successor() -> None:
     def inherit(before: LoadedIntervals) -> LoadedIntervals:
         positions, lives = {A: 4, B: 7}, {A: 2}
         return inherit_intervals(before, None, positions, table_id="t", known=(), lives=lives)

@@ -175,7 +175,7 @@ def test_byte_positions_count_no_rows_so_a_replay_inside_an_interval_keeps_their
     assert left == (Interval(0, 100, 98),)
 
 
-def test_rows_of_another_life_of_the_log_are_left_alone() -> None:
+def test_rows_of_another_incarnation_are_not_replaced() -> None:
     old, came = Interval(0, 10, 10), Interval(5, 8, 3, incarnation=1)
     assert replace_span(
         [old, Interval(5, 8, 3, incarnation=1)], Span(LOG, 5, 8, 1, replaced_rows=3), [came]

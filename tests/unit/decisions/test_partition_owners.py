@@ -292,7 +292,7 @@ def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(group: dict[st
 
 
 @pytest.mark.parametrize("group", [{}, {"on_owned": "skip"}])
-def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(
+def test_an_owner_that_comes_before_the_claim_stops_the_run_and_the_plan_stays(
     group: dict[str, str],
 ) -> None:
     outside, settings = outside_of(), settings_of(**group)
@@ -313,7 +313,7 @@ def test_a_run_claims_the_partitions_that_it_reads_unless_it_only_observes(
     assert (seen, outside.owners) == (claimed, {})
 
 
-def test_an_owner_who_goes_while_the_run_waits_leaves_the_world_as_it_is_then() -> None:
+def test_after_the_owner_is_gone_the_run_starts_at_the_offset_that_it_left() -> None:
     outside = outside_of(owners={B: FOREIGN})
 
     def leave() -> None:

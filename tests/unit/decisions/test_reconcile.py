@@ -522,7 +522,7 @@ def test_changes_of_others_up_to_an_accepted_version_stop_nothing_and_any_other_
 @pytest.mark.parametrize(
     "table", [table_of(None), table_of(None, id="clone"), table_of(1, id="old copy"), None]
 )
-def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(
+def test_an_accepted_table_is_continued_at_the_positions_of_zookeeper(
     table: Table | None,
 ) -> None:
     seen = {"table_id": table.id, "delta_version": table.version} if table else NO_TABLE

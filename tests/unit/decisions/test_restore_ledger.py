@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from etl.commands.restore_ledger import restore_from_commits
@@ -78,12 +80,8 @@ def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: i
     assert "etl ledger restore CONF" in refused.value.action
     assert restore(outside) is Lost.OFFSETS
     plan = outside.newest_plan()
-    assert plan and (plan.kind, plan.number, plan.offsets_to_move, plan.losses.lost) == (
-        PlanKind.SET,
-        2,
-        (A,),
-        (),
-    )
+    assert plan and (plan.kind, plan.number) == (PlanKind.SET, 2)
+    assert (plan.offsets_to_move, plan.losses.lost) == ((A,), ())
     run(outside)
     reject_unfinished(outside)
 
@@ -96,15 +94,11 @@ def test_a_plan_without_a_result_gets_it_before_offsets_go_back_and_reports_its_
     assert sorted(outside.applied) == [1] and not outside.losses
     outside.move_offset(A, 9)
     assert restore(outside) is Lost.OFFSETS
-    assert sorted(outside.applied) == [1, 2] and [loss for _, loss in outside.losses] == [
-        Loss(A, 15, 20, LossReason.EXPIRED)
-    ]
+    assert sorted(outside.applied) == [1, 2] and len(outside.losses) == 1
     run(outside, skips)
-    assert (
-        sorted(outside.applied) == sorted(outside.plans) == [1, 2, 3]
-        and outside.offsets[A][0] == 25
-        and len(outside.losses) == 1
-    )
+    assert sorted(outside.applied) == sorted(outside.plans) == [1, 2, 3]
+    assert [loss for _, loss in outside.losses] == [Loss(A, 15, 20, LossReason.EXPIRED)]
+    assert outside.offsets[A][0] == 25
 
 
 @pytest.mark.parametrize("offset", [None, 9, 30])
@@ -123,24 +117,19 @@ def test_a_lost_ledger_is_written_anew_and_offsets_that_another_client_set_since
 
 @pytest.mark.parametrize("step", ["commit from 0", "store uid", "adopt 1", "record", "store plan"])
 @pytest.mark.parametrize("when", When)
-def test_a_crash_while_it_is_restored_is_finished_by_saying_it_again(step: str, when: When) -> None:
+def test_a_crash_during_a_restore_is_finished_by_another_restore(step: str, when: When) -> None:
     outside = emptied(loaded())
     outside.logs[A].end = 40
     world = FakeWorld(outside, SETTINGS, crash_at(step, when))
     snapshot = world.observe()
     _, plan = find_lost_part(snapshot, SETTINGS)
     assert plan is not None
-    try:
-        repair = repair_from(plan, snapshot)
+    repair = repair_from(plan, snapshot)
+    stands = Standing(UpToDate(plan, plan.loaded_until), plan.loaded_until)
+    after = plan_set(stands, (), repaired(snapshot, repair), SETTINGS, reason="r", now_ms=1)
+    with contextlib.suppress(Crash):
         finish_repair(world, repair, new_report())
-        stands = Standing(UpToDate(plan, plan.loaded_until), plan.loaded_until)
-        world.store(
-            with_id(
-                plan_set(stands, (), repaired(snapshot, repair), SETTINGS, reason="r", now_ms=1)
-            )
-        )
-    except Crash:
-        pass
+        world.store(with_id(after))
     restore(outside)
     run(outside)
     reject_unfinished(outside)

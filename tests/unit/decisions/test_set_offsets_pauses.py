@@ -114,7 +114,7 @@ def test_a_log_is_paused_by_a_pause_of_its_own_before_that_of_its_topic() -> Non
     )
 
 
-def test_paused_logs_are_left_alone_led_or_not_and_come_back_for_who_names_them() -> None:
+def test_paused_partitions_are_left_out_and_a_command_that_names_them_sees_them() -> None:
     seen = plain_snapshot(
         {A: (0, 5), B: (0, 5)}, leaderless=frozenset({C, OTHER}), pauses=(of(B), of(C))
     )

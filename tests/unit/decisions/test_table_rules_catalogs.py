@@ -74,7 +74,7 @@ def test_a_location_is_written_as_in_a_conf(location: str, written: str) -> None
         ("global_temp.clicks", entry(), "temporary view"),
     ],
 )
-def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(
+def test_a_named_table_that_no_run_may_commit_to_by_its_path_is_refused(
     name: str, found: CatalogEntry, text: str
 ) -> None:
     with pytest.raises(NotOurTable) as refused:

@@ -20,7 +20,7 @@ HELD = (HeldRows(FIRST, 0, 0, 100, 90), HeldRows(SECOND, 0, 40, 60, 20))
 TABLE = Table("t", 7, None, held=HELD)
 
 
-def word(**changes: Any) -> Ledger:
+def accepted_rows(**changes: Any) -> Ledger:
     acknowledgement = Acknowledgement("t", 7, 0, "of another cluster", 1, rows_of=("clicks",))
     return Ledger(acknowledged=replace(acknowledgement, **changes))
 
@@ -80,7 +80,7 @@ def test_rows_of_the_last_incarnation_count_and_rows_loaded_after_them_have_that
 
 
 def test_rows_accepted_as_other_records_keep_the_start_and_the_next_incarnation_begins() -> None:
-    plan = planned(seen(ledger=word()))
+    plan = planned(seen(ledger=accepted_rows()))
     assert begins(plan) == {FIRST: 0, SECOND: 0} and plan.incarnations == {FIRST: 1, SECOND: 1}
     assert plan.table.rows_before is not None and all(
         one.is_accepted for one in plan.table.rows_before.held
@@ -97,18 +97,18 @@ def test_rows_accepted_as_other_records_keep_the_start_and_the_next_incarnation_
         {"commit": "x"},
     ],
 )
-def test_a_word_about_another_version_another_table_or_other_topics_is_none(
+def test_an_acceptance_of_another_version_table_or_topic_does_not_count(
     value: dict[str, Any],
 ) -> None:
     with pytest.raises(NeedsDecision):
-        planned(seen(ledger=word(**value)))
+        planned(seen(ledger=accepted_rows(**value)))
 
 
 def test_a_partition_unreadable_at_first_is_judged_by_the_facts_in_the_last_plan() -> None:
     last = plain_plan(loaded_until={FIRST: 200}, table_id="t", pending_starts={SECOND: None})
     refused, accepted = (
-        RowsBefore("t", tuple(replace(one, is_accepted=word) for one in HELD))
-        for word in (False, True)
+        RowsBefore("t", tuple(replace(one, is_accepted=is_accepted) for one in HELD))
+        for is_accepted in (False, True)
     )
     of_last = changed(last, rows_before=refused)
     later = seen(table=replace(TABLE, version=9, held=None), ledger=Ledger("u", of_last))

@@ -149,35 +149,37 @@ def described_by_lag(outside: Outside, settings: Settings) -> dict[int, int | No
     return {row["partition"]: row["lag"] for row in found.as_json()["partitions"]}
 
 
-def described_by_report(
-    outside: Outside, settings: Settings, when: str, step: str = "no step"
-) -> dict[int, int | None]:
+def reported_lags(
+    outside: Outside, settings: Settings, step: str = "no step"
+) -> dict[str, dict[int, int | None]]:
+    """What the report of a run shows before and after it; the run dies at this step."""
     report = new_report()
     with contextlib.suppress(Crash, EtlError):
         ingest(FakeWorld(outside, settings, crash_at(step, When.BEFORE)), settings, report)
-    return {row["partition"]: row[when] for row in report.as_json()["lag"]}
+    rows = report.as_json()["lag"]
+    return {when: {row["partition"]: row[when] for row in rows} for when in ("before", "after")}
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_plan_lag_offsets_and_report_show_the_same_lag(situation: str) -> None:
+def test_every_command_and_the_report_show_the_same_lag_before_and_after_a_run(
+    situation: str,
+) -> None:
     outside, settings, lags = SITUATIONS[situation]()
-    assert described_by_offsets(outside, settings) == described_by_lag(outside, settings) == lags
-    assert described_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
-    assert described_by_report(outside, settings, "before") == lags
-
-
-@pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_reports_lag_at_the_end_equals_that_of_the_other_commands(situation: str) -> None:
-    outside, settings, _ = SITUATIONS[situation]()
-    after = described_by_report(outside, settings, "after")
-    assert described_by_offsets(outside, settings) == after
-    assert described_by_plan(outside, settings) == sum(lag or 0 for lag in after.values())
+    for when in ("before", "after"):
+        assert (
+            described_by_offsets(outside, settings) == described_by_lag(outside, settings) == lags
+        )
+        assert described_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
+        if when == "before":
+            report = reported_lags(outside, settings)
+            assert report["before"] == lags
+            lags = report["after"]
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_run_that_dies_at_its_fetch_has_the_lag_of_its_beginning(situation: str) -> None:
     outside, settings, lags = SITUATIONS[situation]()
-    assert described_by_report(outside, settings, "after", step="append") == lags
+    assert reported_lags(outside, settings, step="append")["after"] == lags
     assert described_by_offsets(outside, settings) == lags
 
 
@@ -209,7 +211,7 @@ def test_logs_with_another_incarnation_have_no_lag_and_the_reason_of_plan(
 ) -> None:
     outside = make()
     assert described_by_offsets(outside, SETTINGS) == described_by_lag(outside, SETTINGS) == lags
-    assert described_by_report(outside, SETTINGS, "after") == lags
+    assert reported_lags(outside, SETTINGS)["after"] == lags
     reported = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
     with pytest.raises(NeedsDecision) as plan_says:
         described_by_plan(outside, SETTINGS)
@@ -220,7 +222,7 @@ def test_no_lag_is_reported_if_a_run_would_stop_at_the_table() -> None:
     outside = loaded()
     outside.table = None
     assert set(described_by_offsets(outside, SETTINGS).values()) == {None}
-    assert set(described_by_report(outside, SETTINGS, "before").values()) == {None}
+    assert set(reported_lags(outside, SETTINGS)["before"].values()) == {None}
 
 
 def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:

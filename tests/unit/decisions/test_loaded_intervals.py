@@ -24,6 +24,7 @@ from etl.decide.loaded_intervals import (
     merge,
     merged_holes,
     prunable,
+    subtract_intervals,
 )
 from etl.errors import LedgersDisagree
 from etl.model.partitions import TopicPartition
@@ -347,3 +348,19 @@ def test_offsets_that_others_read_outlive_their_plans_and_intervals_that_touch_a
     assert found.read_by_others == (ReadByOthers(A, 3, 15), ReadByOthers(B, 0, 9))
     of_two_incarnations = (ReadByOthers(A, 0, 5), ReadByOthers(A, 5, 9, 1))
     assert len(merged_holes(of_two_incarnations)) == 2
+
+
+@pytest.mark.parametrize(
+    ("stretch", "holes", "left"),
+    [
+        ((0, 10), [], [(0, 10)]),
+        ((0, 10), [(0, 10)], []),
+        ((0, 10), [(3, 5), (8, 20)], [(0, 3), (5, 8)]),
+        ((0, 10), [(20, 30)], [(0, 10)]),
+        ((4, 10), [(0, 2), (1, 6)], [(6, 10)]),
+    ],
+)
+def test_the_rest_of_an_interval_excludes_its_holes(
+    stretch: tuple[int, int], holes: list[tuple[int, int]], left: list[tuple[int, int]]
+) -> None:
+    assert subtract_intervals(stretch, holes) == left

@@ -26,7 +26,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import TopicPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 
 LOG, PHYSICAL = TopicPartition("clicks", 0), TopicPartition("clicks", 0, 1)
 
@@ -51,30 +51,22 @@ class History:
 
     def adds(self, kind: PlanKind, cuts: list[int], knows: list[bool]) -> None:
         """A plan over the pieces between `cuts`; whether the range result of each names its gaps."""
-        number, ranges = (
-            len(self.plans) + 1,
-            [OffsetRange(LOG, a, b) for a, b in zip(cuts, cuts[1:])],
+        number, inside = len(self.plans) + 1, range(cuts[0], cuts[-1])
+        ranges = tuple(OffsetRange(LOG, a, b) for a, b in zip(cuts, cuts[1:]))
+        self.end = max(self.end, cuts[-1])
+        plan = plain_plan(
+            number,
+            kind=kind,
+            ranges=ranges,
+            loaded_until={LOG: self.end},
+            table_transaction_version=number - 1,
         )
         if kind is PlanKind.REPLAY:
-            replaced_rows = {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)}
-        else:
-            replaced_rows = {}
+            plan = changed(plan, replaced_rows={LOG: len(self.table.intersection(inside))})
+        plan = with_id(plan)
         results = tuple(self._result(r, is_known=known) for r, known in zip(ranges, knows))
-        plan = with_id(
-            plain_plan(
-                number,
-                kind=kind,
-                ranges=tuple(ranges),
-                loaded_until={LOG: max(self.end, cuts[-1])},
-                replaced_rows=replaced_rows,
-                table_transaction_version=number - 1,
-            )
-        )
         self.plans.append((plan, CommitResult(number, plan.id, number, "t", results)))
-        self.end = max(self.end, cuts[-1])
-        self.table = {at for at in self.table if not cuts[0] <= at < cuts[-1]} | {
-            at for at in self.has if cuts[0] <= at < cuts[-1]
-        }
+        self.table = self.table.difference(inside) | self.has.intersection(inside)
 
     def _result(self, r: OffsetRange, *, is_known: bool) -> RangeResult:
         gaps = tuple(
@@ -187,14 +179,12 @@ def test_after_a_removal_of_rows_by_others_the_former_count_does_not_apply_to_th
     history.adds(PlanKind.INGEST, [0, 10], [False])
     history.adds(PlanKind.REPLAY, [4, 6], [True])
     (first, applied), (second, again) = history.plans
-    loaded = replace(
-        fold(LoadedIntervals(), first, applied),
-        removals=(ForeignCommit(2, "DELETE", "removed rows"),),
-    )
-    assert [one.rows for one in fold(loaded, second, again).intervals[LOG]] == [None]
-    assert [
-        one.rows for one in fold(replace(loaded, removals=()), second, again).intervals[LOG]
-    ] == [9]
+    loaded = fold(LoadedIntervals(), first, applied)
+    [interval] = fold(loaded, second, again).intervals[LOG]
+    assert interval.rows == 9
+    removed = replace(loaded, removals=(ForeignCommit(2, "DELETE", "removed rows"),))
+    [interval] = fold(removed, second, again).intervals[LOG]
+    assert interval.rows is None
 
 
 @pytest.mark.parametrize(

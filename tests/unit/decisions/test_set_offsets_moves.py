@@ -9,7 +9,6 @@ import re
 
 import pytest
 
-from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.set_offsets import Move, describe_moves, reject_loaded
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import TopicPartition
@@ -253,22 +252,6 @@ def test_byte_positions_are_set_where_a_message_begins_and_nowhere_else() -> Non
         outside.offsets[partition][0] == outside.logs[partition].end
         and "bytes are skipped" in describe_moves([Move(partition, 0, 31)])[0]
     )
-
-
-@pytest.mark.parametrize(
-    ("stretch", "holes", "left"),
-    [
-        ((0, 10), [], [(0, 10)]),
-        ((0, 10), [(0, 10)], []),
-        ((0, 10), [(3, 5), (8, 20)], [(0, 3), (5, 8)]),
-        ((0, 10), [(20, 30)], [(0, 10)]),
-        ((4, 10), [(0, 2), (1, 6)], [(6, 10)]),
-    ],
-)
-def test_the_rest_of_an_interval_excludes_its_holes(
-    stretch: tuple[int, int], holes: list[tuple[int, int]], left: list[tuple[int, int]]
-) -> None:
-    assert subtract_intervals(stretch, holes) == left
 
 
 def test_our_own_offset_is_set_where_another_client_moved_it_and_runs_would_follow() -> None:

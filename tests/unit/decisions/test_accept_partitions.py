@@ -207,9 +207,7 @@ def test_a_recreated_topic_starts_where_policy_decides() -> None:
     assert plan.loaded_until == {A: 20, B: 9, C: 9}
 
 
-def test_topics_that_an_operator_knows_in_another_ensemble_continue_where_they_were() -> (
-    None
-):
+def test_topics_that_an_operator_knows_in_another_ensemble_continue_where_they_were() -> None:
     outside = with_ids("zxid-5")
     outside.topic_ids["clicks"] = "zxid-1f"
     with pytest.raises(NeedsDecision, match="recreated") as refused:

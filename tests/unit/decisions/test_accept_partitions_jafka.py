@@ -149,9 +149,7 @@ def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topi
     reject_missing_records(outside)
 
 
-def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_counts_once() -> (
-    None
-):
+def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_counts_once() -> None:
     outside = kept_by_two()
     accept(outside, "clicks:1-0")
     with pytest.raises(NeedsDecision, match="and 1 more partitions"):

@@ -109,9 +109,7 @@ def test_logs_are_distinguished_and_those_without_a_row_are_included() -> None:
     assert found == {again: (0, 0), AUDITED: (0, 0), other: (1, 0), stray: (0, 1)}
 
 
-def test_an_uncounted_range_may_have_any_of_its_rows_and_its_missing_rows_cannot_be_proven() -> (
-    None
-):
+def test_missing_rows_of_an_uncounted_range_cannot_be_proven() -> None:
     expected = Expected(((OffsetRange(LOG, 10, 40_000), NOT_COUNTED), applied(40_000, 40_010)))
     found = find(expected, [*range(10, 39_000), *range(40_000, 40_010)])
     unproven = (IncompleteInterval(10, 40_000, 1000),)
@@ -127,9 +125,7 @@ def after_transform(start: int, until: int, *gaps: tuple[int, int]) -> Counted:
     return offset_range, replace(result, behind_transform=True)
 
 
-def test_rows_counted_after_a_transform_must_exist_and_their_missing_offsets_cannot_be_proven() -> (
-    None
-):
+def test_missing_offsets_of_rows_counted_after_a_transform_cannot_be_proven() -> None:
     loaded = (Interval(10, 20, 9, unproven=1), Interval(20, 30, 10))
     expected = Expected((after_transform(0, 10, (3, 5)),), loaded)
     present = [o for o in range(30) if o not in (3, 4, 15)]

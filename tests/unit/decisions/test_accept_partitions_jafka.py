@@ -129,9 +129,7 @@ def test_the_new_log_of_a_broker_absent_at_the_acceptance_is_not_read_at_the_old
     reject_missing_records(outside)
 
 
-def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topic_is_accepted() -> (
-    None
-):
+def test_a_kept_log_continues_at_its_offset_after_its_whole_topic_is_accepted() -> None:
     outside = kept_by_two()
     message = "each of its brokers may have kept its log or lost it.*and 2 more partitions"
     with pytest.raises(NeedsDecision, match=message) as refused:
@@ -222,9 +220,7 @@ def test_a_log_without_evidence_must_be_named_itself_and_the_operators_decision_
     reject_missing_records(outside)
 
 
-def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_broker_kept_it() -> (
-    None
-):
+def test_a_kept_log_that_lost_its_end_is_accepted_with_the_offset_of_the_truncation() -> None:
     outside = kept_by_two()
     partition = physical(outside, TWO)
     cut = partition.entries[1][0]

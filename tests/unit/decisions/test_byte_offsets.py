@@ -351,9 +351,7 @@ def undecided(*, entries: int) -> Outside:
     return outside
 
 
-def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_ones_around_it() -> (
-    None
-):
+def test_an_operators_offset_inside_a_message_is_refused_with_the_ones_around_it() -> None:
     outside = undecided(entries=30)
     starts, before = starts_of(outside, TWO), dict(outside.plans)
     message = f"it is inside the one from {starts[1]} to {starts[2]}"
@@ -410,9 +408,7 @@ def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
     return outside, starts
 
 
-def test_a_stored_reset_that_begins_inside_a_message_is_accepted_again_as_its_message_advises() -> (
-    None
-):
+def test_a_stored_reset_inside_a_message_is_accepted_again_as_its_error_advises() -> None:
     outside, starts = accepted_by_an_earlier_version()
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
@@ -424,7 +420,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_accepted_again_as_its_me
     assert outside.offsets[ONE][0] == outside.logs[ONE].end
 
 
-def test_a_stored_reset_inside_a_message_skips_it_as_its_message_advises() -> None:
+def test_a_stored_reset_inside_a_message_skips_it_as_its_error_advises() -> None:
     outside, starts = accepted_by_an_earlier_version()
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)

@@ -438,9 +438,7 @@ def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_of
     assert (plan.loaded_until, plan.predecessors) == (last.loaded_until, ())
 
 
-def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than_its_ledger() -> (
-    None
-):
+def test_a_pipeline_does_not_inherit_itself_if_the_table_is_older_than_its_ledger() -> None:
     outside = outside_of(5, 3, 4)
     for _ in range(2):
         run(outside)
@@ -483,9 +481,7 @@ def test_the_old_id_of_a_recreated_topic_is_kept_after_rows_so_that_the_next_run
     assert from_an_old_copy("id-2", 0, 1, 0)[1].topic_ids == {"clicks": "id-2"}
 
 
-def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded_meanwhile() -> (
-    None
-):
+def test_a_stored_plan_is_not_replayed_into_a_table_loaded_by_another_pipeline_meanwhile() -> None:
     outside = outside_of(5, 3, 4)
     outside.table = []
     with pytest.raises(Crash):

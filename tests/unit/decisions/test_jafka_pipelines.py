@@ -110,9 +110,7 @@ def test_a_stored_plan_with_an_expired_segment_is_superseded_by_one_from_the_nex
     reject_unfinished(outside)
 
 
-def test_a_log_truncated_by_its_broker_needs_a_decision_and_continues_as_another_incarnation() -> (
-    None
-):
+def test_a_truncated_log_needs_a_decision_and_continues_as_another_incarnation() -> None:
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     partition, position = of(outside, ONE), outside.offsets[ONE][0]

@@ -103,9 +103,7 @@ def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> No
     assert its_rows(outside) == [1]
 
 
-def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_it_is_loaded() -> (
-    None
-):
+def test_a_start_at_the_latest_offset_is_the_readable_end() -> None:
     outside, settings = after_a_transaction({}, starting_offsets="latest")
     run(outside, settings)
     outside.logs[LOGS[0]].held_back = 0

@@ -232,9 +232,7 @@ def test_a_new_storage_gets_the_offsets_unless_another_client_committed_there(
             up_to_date(plan, {LOG: in_kafka(300, "theirs")}, OnOffsetChanged.FOLLOW, {LOG: 1000})
 
 
-def test_a_stored_plan_moves_offsets_in_its_own_storage_and_the_changed_key_applies_after_it() -> (
-    None
-):
+def test_a_changed_offsets_storage_applies_only_after_a_stored_plan() -> None:
     plan = plan_at(ZOOKEEPER, in_zookeeper(500))
     reject_other_offsets_storage(plan, ZOOKEEPER)
     message = "was made for offsets in zookeeper; group.offsets_storage is kafka now"

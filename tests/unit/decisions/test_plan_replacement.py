@@ -291,9 +291,7 @@ def test_superseding_plans_and_their_successors_have_every_offset_in_one_range_o
     assert all(before[1] == after[0] for before, after in zip(found, found[1:])), found
 
 
-def test_a_stored_plan_is_replayed_with_its_offsets_in_the_log_or_its_topic_out_of_the_conf() -> (
-    None
-):
+def test_a_stored_plan_is_replayed_also_if_the_conf_no_longer_names_its_topic() -> None:
     stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
     dropped = snapshot_of({}, missing_topics=frozenset({"orders"}))
     for snapshot in (snapshot_of({A: (3, 30), B: (0, 5)}), dropped):

@@ -152,9 +152,7 @@ def test_the_plan_command_reports_that_the_pipeline_keeps_its_name() -> None:
     assert f"Brokers report the cluster id {ID} now" in found.summary
 
 
-def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_id_after_it() -> (
-    None
-):
+def test_a_pipeline_is_inherited_across_the_upgrade_of_its_cluster() -> None:
     """The conf still gives the name, or the plan of the other pipeline knows the id."""
     snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), cluster=kafka_named(ID))
     without_ids = with_facts(snapshot, topic_ids={})

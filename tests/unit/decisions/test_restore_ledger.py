@@ -135,9 +135,7 @@ def test_a_crash_during_a_restore_is_finished_by_another_restore(step: str, when
     reject_unfinished(outside)
 
 
-def test_a_stored_plan_is_left_to_the_next_run_unless_another_client_moved_an_offset_since() -> (
-    None
-):
+def test_a_stored_plan_is_left_to_the_next_run_unless_an_offset_was_moved_since() -> None:
     outside = loaded()
     outside.logs[A].end = 25
     with pytest.raises(Crash):

@@ -104,9 +104,7 @@ def test_offsets_that_were_never_loaded_may_be_set() -> None:
     reject_loaded((Move(A, 30, 5),), {A: [(0, 5), (30, 40)], B: [(0, 30)]}, {A: 0})
 
 
-def test_skipped_offsets_between_loaded_ones_are_for_a_backfill_and_the_others_for_a_replay() -> (
-    None
-):
+def test_the_error_advises_a_backfill_for_skipped_offsets_and_a_replay_for_loaded_ones() -> None:
     moves = (Move(A, 130, 100),)
     loaded = {A: [(0, 100), (110, 130)]}
     with pytest.raises(NeedsDecision) as refused:

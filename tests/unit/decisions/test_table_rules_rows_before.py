@@ -71,9 +71,7 @@ def test_a_partition_does_not_start_before_the_rows(first: int, second: int) -> 
         planned(seen(committed={FIRST: Committed(first, 1), SECOND: Committed(second, 1)}))
 
 
-def test_rows_of_the_last_incarnation_count_and_rows_loaded_after_them_have_that_incarnation() -> (
-    None
-):
+def test_only_rows_of_the_last_incarnation_count_and_later_rows_have_that_incarnation() -> None:
     held = (HeldRows(FIRST, 0, 0, 900, 900), HeldRows(FIRST, 2, 0, 50, 50))
     plan = planned(seen(table=replace(TABLE, held=held), committed={FIRST: Committed(50, 1)}))
     assert begins(plan)[FIRST] == 50 and plan.incarnations == {FIRST: 2}

@@ -82,9 +82,7 @@ def test_small_files_are_put_together_within_a_partition_and_full_ones_and_lone_
     assert small_files([], 100) == (0, 0)
 
 
-def test_files_of_which_two_are_no_whole_one_are_small_so_that_what_waits_can_be_put_together() -> (
-    None
-):
+def test_files_are_small_if_two_of_them_fit_into_a_whole_one() -> None:
     assert small_files([DataFile((), 49), DataFile((), 49)], 100) == (2, 98)
     assert small_files([DataFile((), 51), DataFile((), 51)], 100) == (0, 0), (
         "counted, they would wait for ever"

@@ -89,9 +89,7 @@ def test_a_process_with_the_local_zone_has_the_clock_of_sparks_zone(
     assert found == seconds_east
 
 
-def test_a_plan_stored_under_another_time_zone_is_reported_and_executed_under_that_of_the_run() -> (
-    None
-):
+def test_a_plan_stored_under_another_time_zone_is_executed_under_that_of_the_run() -> None:
     plan = plan_in("UTC", 1, 0, 10)
     snapshot = replace(HERE, ledger=Ledger(newest=plan))
     [sentence] = describe_time_zones(plan, snapshot)

@@ -42,9 +42,7 @@ def test_a_plan_is_the_same_before_and_after_its_hand_over_and_another_one_witho
     assert [parse_plan(render_plan(one), path="") for one in (plan, done)] == [plan, done]
 
 
-def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and_none_later() -> (
-    None
-):
+def test_a_handed_over_plan_moves_the_offsets_of_its_share_only_when_it_is_stored() -> None:
     plan = plain_plan(
         loaded_until={A: 9, B: 7},
         expected_commits={A: Committed(4, 1), B: Committed(3, 1)},

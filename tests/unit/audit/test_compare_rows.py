@@ -74,6 +74,12 @@ def test_a_table_with_every_expected_offset_once_is_right() -> None:
     assert found.expected_rows == found.found_rows == 40_000 - 30
 
 
+def test_buckets_that_are_not_there_at_all_are_missing_offsets() -> None:
+    found = find(Expected((applied(7, 200_000),)), range(65_536, 98_304))
+    assert (found.missing, found.missing_first) == (200_000 - 7 - 32_768, (7, 8, 9, 10, 11))
+    assert not found.is_right
+
+
 def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
     expected = Expected(loaded=(Interval(0, 50_000, 49_000), Interval(60_000, 60_010, 4)))
     assert find(expected, [*range(49_000), *range(60_000, 60_004)]).is_right

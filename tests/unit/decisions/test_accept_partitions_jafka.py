@@ -494,3 +494,20 @@ def test_the_ids_of_logs_are_kept_only_where_they_are_not_their_topics() -> None
     plan = accept(outside, "clicks")
     assert topic_ids_to_record(plan, (), plan.loaded_until, {"clicks": "zxid-9"}) == {TWO: "zxid-5"}
     assert topic_ids_to_record(plan, [TWO], plan.loaded_until, {"clicks": "zxid-9"}) == {}
+
+
+def test_a_log_that_is_recreated_during_the_read_stops_the_run_before_the_append() -> None:
+    outside = loaded()
+    grow(outside, 3, 0, 0)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("fetch", When.AFTER):
+            make_again(outside, [ONE], entries=30)
+
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
+        run(outside, at=at)
+    with pytest.raises(SettingsError, match="do not report the truncation offset of the partition"):
+        accept(outside, "clicks:1-0")
+    accept(outside, "clicks:1-0", at_offset=0)
+    run(outside)
+    reject_missing_records(outside)

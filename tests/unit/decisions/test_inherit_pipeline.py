@@ -42,7 +42,16 @@ from etl.report.run_progress import Outcome
 from tests.builders import changed, kafka_named, with_facts
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
-from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run
+from tests.fakes.stories import (
+    LOGS,
+    SETTINGS,
+    crash_at,
+    grow,
+    outcomes,
+    outside_of,
+    run,
+    settings_of,
+)
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 from tests.fakes.world import Crash, When
 
@@ -63,10 +72,8 @@ from tests.fakes.world import Crash, When
 def test_an_inherited_pipeline_is_retired_with_the_name_of_its_successor(
     before: Retirement | None, after: Retirement | None
 ) -> None:
-    assert (
-        retirement_of_predecessor(before, successor="new/clicks", reason="renamed", at_ms=9)
-        == after
-    )
+    names = {"successor": "new/clicks", "reason": "renamed"}
+    assert retirement_of_predecessor(before, **names, at_ms=9) == after
 
 
 def inherited(
@@ -303,10 +310,8 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
 def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
     orders = TopicPartition("orders", 0)
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))
-    assert (
-        predecessor_of(old_pipeline({**ENDED, orders: 7}), {}, snapshot, SETTINGS).positions
-        == ENDED
-    )
+    other = old_pipeline({**ENDED, orders: 7})
+    assert predecessor_of(other, {}, snapshot, SETTINGS).positions == ENDED
     with pytest.raises(SettingsError, match="has loaded no topic that this conf names"):
         predecessor_of(old_pipeline({orders: 7}), {}, snapshot, SETTINGS)
 
@@ -499,3 +504,11 @@ def test_a_topic_that_stayed_with_a_pipeline_that_was_taken_over_is_still_its_ow
     with pytest.raises(LedgersDisagree, match="has loaded this topic") as caught:
         run(outside)
     assert caught.value.where["topic"] == "clicks-late"
+
+
+def test_other_topics_start_after_a_take_over_as_at_any_first_run() -> None:
+    late = TopicPartition("clicks-late", 0)
+    outside = loaded_by_another(6, 6, 6)
+    outside.logs[late] = FakeLog(4)
+    run(ruled(outside), settings_of(new_topics_starting_offsets="latest"))
+    assert sum(partition == late for partition, _ in outside.rows()) == 4

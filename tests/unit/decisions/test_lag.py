@@ -218,6 +218,15 @@ def test_logs_with_another_incarnation_have_no_lag_and_the_reason_of_plan(
     assert str(reported.refusal) == str(plan_says.value)
 
 
+def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
+    outside = loaded()
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].cut(6)
+    assert described_by_offsets(outside, SETTINGS) == {0: None, 1: 0, 2: 1}
+    assert offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS).refusal is not None
+
+
 def test_no_lag_is_reported_if_a_run_would_stop_at_the_table() -> None:
     outside = loaded()
     outside.table = None

@@ -143,10 +143,8 @@ def test_expiry_by_size_is_reported_in_bytes_that_may_arrive_and_not_as_a_time(
 ) -> None:
     found = room(snapshot_of(retention={"clicks": Retention(bytes=9_000)}), offset)
     assert (found.bytes_left, found.seconds_left) == (left, None)
-    assert (
-        found.unknown_because
-        == "only retention.bytes limits the partition, and its growth rate is unknown"
-    )
+    why = "only retention.bytes limits the partition, and its growth rate is unknown"
+    assert found.unknown_because == why
 
 
 def test_of_two_limits_both_are_reported() -> None:
@@ -170,11 +168,8 @@ def test_a_record_without_a_timestamp_has_no_time_of_expiry() -> None:
     found = room(
         snapshot_of(retention={"clicks": Retention(ms=1)}), age_s=None, why="its format has none"
     )
-    assert (
-        found.seconds_left is None
-        and found.unknown_because
-        and found.unknown_because.endswith("its format has none")
-    )
+    assert found.seconds_left is None
+    assert found.unknown_because and found.unknown_because.endswith("its format has none")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,16 @@ from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.planning import NOW_MS, OTHER, A, B, onward, planned, snapshot_of
 from tests.fakes.planning import settings_of as plan_settings
-from tests.fakes.stories import LOGS, outcomes, outside_of, reject_unfinished, run, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    crash_at,
+    outcomes,
+    outside_of,
+    reject_unfinished,
+    run,
+    settings_of,
+)
+from tests.fakes.world import Crash, When
 
 NOON_MS = 1_769_860_800_000
 AT_NOON = "2026-01-31T12:00:00+00:00"
@@ -145,6 +154,18 @@ def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later
     can_be_read(outside)
     run(outside, skipping_owners(starting_offsets="latest"))
     reject_unfinished(outside)
+
+
+def test_the_start_of_an_unreadable_topic_survives_a_superseding_plan() -> None:
+    outside = with_an_unread_topic("no_leader", 5)
+    settings = skipping_owners(on_data_loss="skip", starting_offsets="earliest")
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    can_be_read(outside)
+    report = run(outside, skipping_owners(on_data_loss="skip", starting_offsets="latest"))
+    assert Outcome.PLAN_SUPERSEDED in outcomes(report)
+    assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
 
 
 def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:

@@ -326,6 +326,13 @@ def test_after_the_owner_is_gone_the_run_starts_at_the_offset_that_it_left() -> 
     )
 
 
+def test_an_owner_that_stays_is_named() -> None:
+    outside = outside_of(owners={B: FOREIGN})
+    with pytest.raises(Owned, match=FOREIGN):
+        run(outside, settings_of(on_owned="wait"))
+    assert outside.plans == {}
+
+
 def test_claims_are_given_back_when_a_run_fails() -> None:
     outside = outside_of()
 

@@ -70,11 +70,8 @@ def test_an_offset_set_back_over_unloaded_records_loads_each_once() -> None:
     plan = set_to(outside, LATEST, a=4)
     assert plan and not plan.losses.lost and plan.loaded_until[A] == 4
     run(outside, LATEST)
-    assert (
-        rows_of(outside) == list(range(4, 15))
-        and outside.offsets[A][0] == 15
-        and not outside.losses
-    )
+    assert rows_of(outside) == list(range(4, 15))
+    assert outside.offsets[A][0] == 15 and not outside.losses
 
 
 @pytest.mark.parametrize("to", [0, 14])
@@ -164,15 +161,11 @@ def test_a_stored_plan_gives_its_number_to_the_position_and_the_rest_of_it_is_re
         run(outside, at=crash_at("store plan", When.AFTER))
     old = outside.newest_plan()
     plan = set_to(outside, a=20)
-    assert (
-        old
-        and plan
-        and (plan.number, plan.origin.supersedes, plan.loaded_until[B]) == (2, old.id, 3)
-    )
+    assert old and plan and (plan.number, plan.origin.supersedes) == (2, old.id)
+    assert plan.loaded_until[B] == 3
     run(outside)
-    assert rows_of(outside) == [*range(15), *range(20, 25)] and rows_of(outside, B) == list(
-        range(9)
-    )
+    assert rows_of(outside) == [*range(15), *range(20, 25)]
+    assert rows_of(outside, B) == list(range(9))
 
 
 @pytest.mark.parametrize(
@@ -221,11 +214,8 @@ def test_a_set_offset_keeps_the_incarnation_and_drops_epochs_after_it() -> None:
     run(outside)
     outside.logs[A].end = 40
     plan = set_to(outside, a=35)
-    assert (
-        plan
-        and plan.incarnations == {A: 1}
-        and plan.losses.lost == (Loss(A, 30, 35, LossReason.SKIPPED, 1),)
-    )
+    assert plan and plan.incarnations == {A: 1}
+    assert plan.losses.lost == (Loss(A, 30, 35, LossReason.SKIPPED, 1),)
     assert A not in plan.record_epochs and plan.leader_epochs[A] == max(outside.logs[A].epochs)
     run(outside)
     outside.logs[A].cut(38)
@@ -246,10 +236,8 @@ def test_byte_positions_are_set_where_a_message_begins_and_nowhere_else() -> Non
         Loss(partition, end, outside.logs[partition].end, LossReason.SKIPPED),
     )
     run(outside)
-    assert (
-        outside.offsets[partition][0] == outside.logs[partition].end
-        and "bytes are skipped" in describe_moves([Move(partition, 0, 31)])[0]
-    )
+    assert outside.offsets[partition][0] == outside.logs[partition].end
+    assert "bytes are skipped" in describe_moves([Move(partition, 0, 31)])[0]
 
 
 def test_our_own_offset_is_set_where_another_client_moved_it_and_runs_would_follow() -> None:
@@ -259,6 +247,5 @@ def test_our_own_offset_is_set_where_another_client_moved_it_and_runs_would_foll
     plan = set_to(outside, follows, a=15)
     assert plan and plan.offsets_to_move == (A,) and not plan.losses.lost
     run(outside, follows)
-    assert (
-        rows_of(outside) == list(range(30)) and outside.offsets[A][0] == 30 and not outside.losses
-    )
+    assert rows_of(outside) == list(range(30))
+    assert outside.offsets[A][0] == 30 and not outside.losses

@@ -81,11 +81,8 @@ def test_with_a_configured_log_store_hadoops_client_is_needed_too() -> None:
 def test_a_log_store_of_spark_submit_stays(submitted: dict[str, str], kept: str | None) -> None:
     found = {**submitted, **complete({"spark.app.name": "etl", **settings_for(S3, {})}, submitted)}
     assert found.get("spark.delta.logStore.s3a.impl") == kept and found["spark.app.name"] == "etl"
-    assert (
-        (OURS in found.values())
-        is ("log_store.jar" in found.get("spark.jars", ""))
-        is (kept == OURS)
-    )
+    assert (OURS in found.values()) is (kept == OURS)
+    assert ("log_store.jar" in found.get("spark.jars", "")) is (kept == OURS)
 
 
 def test_a_store_that_throttles_is_retried_for_minutes_and_not_for_a_day() -> None:

@@ -247,6 +247,18 @@ def test_a_plan_repaired_to_a_later_message_reports_the_offsets_before_it_as_los
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
+def test_a_start_inside_a_message_may_be_skipped() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    starts = starts_of(outside)
+    outside.move_offset(ONE, starts[2] - 1)
+    store_blindly(outside)
+    skip = Loss(ONE, starts[2] - 1, starts[3], LossReason.SKIPPED)
+    plan = superseded(outside, skipped=(skip,))
+    assert min(r.from_offset for r in plan.ranges if r.partition == ONE) == starts[3]
+    run(outside)
+    assert loaded(outside) == held(outside, starts[3])
+
+
 def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> None:
     outside = physical_outside_of(6, 3, 4)
     starts, stored = starts_of(outside), store_blindly(outside)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from etl.decide import group_assignment
 from etl.decide.group_assignment import MemberAction, MemberState, Phase, Timing
@@ -116,13 +116,12 @@ def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
         if who.is_dead:
             gone = _put(s._replace(owners=_without(s.owners, i)), i, Who(who.kind))
             yield f"the session of {i} ends", _called(gone._replace(ids=s.ids - {i}))
-        if who.does is None and not is_quiet:
-            if left.starts and not (who.is_dead and who.kind is not Kind.OURS):
-                yield (
-                    f"{i} starts",
-                    _started(s._replace(left=left._replace(starts=left.starts - 1)), i, who),
-                )
-        elif who.kind is Kind.OURS and who.does is not None:
+        if who.does is None:
+            may_start = not is_quiet and left.starts
+            if may_start and not (who.is_dead and who.kind is not Kind.OURS):
+                begun = s._replace(left=left._replace(starts=left.starts - 1))
+                yield f"{i} starts", _started(begun, i, who)
+        elif who.kind is Kind.OURS:
             if left.crashes and not is_quiet:
                 dead = _put(s, i, Who(who.kind, is_dead=True))
                 yield f"{i} dies", dead._replace(left=left._replace(crashes=left.crashes - 1))
@@ -130,9 +129,9 @@ def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
                 going = _put(s, i, who._replace(does=MemberAction.LEAVE))
                 yield f"{i} is to leave", going._replace(left=left._replace(leaves=left.leaves - 1))
             yield from _ours(s, i, who)
-        elif who.kind is Kind.OLD and who.does is not None:
+        elif who.kind is Kind.OLD:
             yield from _old(s, i, who)
-        elif who.kind is Kind.CLAIMER:
+        else:
             yield from _claimer(s, i, who)
 
 
@@ -155,12 +154,12 @@ def _called(s: State) -> State:
     """The watch on the members fires. Ours fires once; the client of old consumers sets theirs
     again by itself.
     """
-    return s._replace(
-        all=tuple(
-            who._replace(is_called=True, has_watch=who.kind is Kind.OLD) if who.has_watch else who
-            for who in s.all
-        )
-    )
+    called = []
+    for who in s.all:
+        if who.has_watch:
+            who = who._replace(is_called=True, has_watch=who.kind is Kind.OLD)
+        called.append(who)
+    return s._replace(all=tuple(called))
 
 
 def _started(s: State, i: int, who: Who) -> State:
@@ -174,104 +173,74 @@ def _started(s: State, i: int, who: Who) -> State:
 
 def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     standing = who.standing
+    freed = s._replace(owners=_without(s.owners, i))
     if who.does is MemberAction.REGISTER:
         after, does = group_assignment.after_registration(standing)
-        clean = s._replace(
-            owners=_without(s.owners, i), ids=s.ids | {i}
-        )  # what it left when it died is taken over
-        yield (
-            f"{i} registers",
-            _put(_called(clean), i, who._replace(does=does, standing=after, is_dead=False)),
-        )
+        # What it left when it died is taken over.
+        joined = _called(freed._replace(ids=s.ids | {i}))
+        yield f"{i} registers", _put(joined, i, _after(who, after, does, is_dead=False))
     elif who.does is MemberAction.LOOK:
-        owns = all(s.owners[partition] == i for partition in who.share)
-        after, does = group_assignment.after_observation(standing, s.ids, owns_its_share=owns)
-        seen = who._replace(
-            does=does,
-            standing=after,
-            share=given(s.ids, i) if does is MemberAction.CLAIM else who.share,
-            is_called=False,
-        )
-        if s.rules.watches_first:
-            yield f"{i} looks", _put(s, i, seen._replace(has_watch=True))
-        else:
-            yield f"{i} looks, without a watch", _put(s, i, seen)
-        if does is MemberAction.LET_GO and not s.rules.lets_go_first:
-            yield (
-                f"{i} does not let go",
-                _put(
-                    s,
-                    i,
-                    seen._replace(
-                        does=MemberAction.LOOK,
-                        standing=group_assignment.after_release(after)[0],
-                        has_watch=True,
-                    ),
-                ),
-            )
+        yield from _looks(s, i, who)
     elif who.does is MemberAction.CLAIM:
         free = frozenset(partition for partition in who.share if s.owners[partition] in (None, i))
         if free == who.share:
             after, does = group_assignment.after_claim(standing, is_called=who.is_called)
-            yield (
-                f"{i} claims {set(free)}",
-                _put(
-                    s._replace(owners=_with(s.owners, free, i)),
-                    i,
-                    who._replace(does=does, standing=after, has_watch=True, tries=0),
-                ),
-            )
+            owner = _after(who, after, does, has_watch=True, tries=0)
+            claimed = s._replace(owners=_with(s.owners, free, i))
+            yield f"{i} claims {set(free)}", _put(claimed, i, owner)
         else:
+            elapsed_s = who.tries
             after, does = group_assignment.after_rejected_claim(
-                standing, TIMING, elapsed_s=who.tries
+                standing, TIMING, elapsed_s=elapsed_s
             )
-            yield (
-                f"{i} is refused",
-                _put(s, i, who._replace(does=does, standing=after, tries=who.tries + 1)),
-            )
+            yield f"{i} is refused", _put(s, i, _after(who, after, does, tries=who.tries + 1))
     elif who.does is MemberAction.WAIT:
-        after, does = group_assignment.after_backoff(standing)
-        yield f"{i} has waited", _put(s, i, who._replace(does=does, standing=after))
+        yield f"{i} has waited", _put(s, i, _after(who, *group_assignment.after_backoff(standing)))
     elif who.does is MemberAction.LET_GO:
-        after, does = group_assignment.after_release(standing)
-        yield (
-            f"{i} lets go",
-            _put(
-                s._replace(owners=_without(s.owners, i)), i, who._replace(does=does, standing=after)
-            ),
-        )
+        released = _after(who, *group_assignment.after_release(standing))
+        yield f"{i} lets go", _put(freed, i, released)
+    elif who.does is MemberAction.LEAVE and s.rules.leaves:
+        left = _put(freed._replace(ids=s.ids - {i}), i, Who(who.kind))
+        yield f"{i} leaves", _called(left)
     elif who.does is MemberAction.LEAVE:
-        free_again = s._replace(owners=_without(s.owners, i))
-        if s.rules.leaves:
-            yield (
-                f"{i} leaves",
-                _called(_put(free_again._replace(ids=s.ids - {i}), i, Who(who.kind))),
-            )
-        else:
-            rests = who._replace(
-                does=MemberAction.REST, standing=group_assignment.after_session_end(standing)
-            )
-            yield f"{i} gives up", _put(free_again, i, rests)
+        ended = group_assignment.after_session_end(standing)
+        yield f"{i} gives up", _put(freed, i, _after(who, ended, MemberAction.REST))
     elif who.is_called and standing.phase is Phase.STABLE:
         yield f"{i} hears that it is called", _put(s, i, who._replace(does=MemberAction.LOOK))
     elif s.rules.nudges and s.left.nudges and standing.phase is Phase.STABLE:
-        owned = [partition for partition in LOGS if s.owners[partition] is not None]
-        if any(partition not in owned for partition in LOGS if partition not in who.share):
-            called = _called(
-                _put(s, i, who._replace(standing=group_assignment.after_nudge(standing)))
-            )
+        others = [partition for partition in LOGS if partition not in who.share]
+        if any(s.owners[partition] is None for partition in others):
+            nudging = who._replace(standing=group_assignment.after_nudge(standing))
+            called = _called(_put(s, i, nudging))
             yield f"{i} nudges", called._replace(left=s.left._replace(nudges=s.left.nudges - 1))
 
 
+def _after(who: Who, standing: MemberState, does: MemberAction, **changes: Any) -> Who:
+    return who._replace(standing=standing, does=does, **changes)
+
+
+def _looks(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
+    owns = all(s.owners[partition] == i for partition in who.share)
+    after, does = group_assignment.after_observation(who.standing, s.ids, owns_its_share=owns)
+    share = given(s.ids, i) if does is MemberAction.CLAIM else who.share
+    seen = _after(who, after, does, share=share, is_called=False)
+    if s.rules.watches_first:
+        yield f"{i} looks", _put(s, i, seen._replace(has_watch=True))
+    else:
+        yield f"{i} looks, without a watch", _put(s, i, seen)
+    if does is MemberAction.LET_GO and not s.rules.lets_go_first:
+        kept, _ = group_assignment.after_release(after)
+        unreleased = _after(seen, kept, MemberAction.LOOK, has_watch=True)
+        yield f"{i} does not let go", _put(s, i, unreleased)
+
+
 def _old(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
+    freed = s._replace(owners=_without(s.owners, i))
     if who.does is Old.RELEASE:
-        freed = s._replace(owners=_without(s.owners, i))
         yield f"{i} lets go as old consumers do", _put(freed, i, who._replace(does=Old.LOOK))
     elif who.does is Old.LOOK:
-        yield (
-            f"{i} looks as old consumers do",
-            _put(s, i, who._replace(does=Old.CLAIM, share=given(s.ids, i))),
-        )
+        seen = who._replace(does=Old.CLAIM, share=given(s.ids, i))
+        yield f"{i} looks as old consumers do", _put(s, i, seen)
     elif who.does is Old.CLAIM:
         free = frozenset(partition for partition in who.share if s.owners[partition] is None)
         claimed = s._replace(owners=_with(s.owners, free, i))
@@ -280,37 +249,25 @@ def _old(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
         else:
             after = who._replace(does=Old.UNDO)
         yield f"{i} claims {set(free)}", _put(claimed, i, after)
+    elif who.does is Old.UNDO and who.tries + 1 < OLD_TRIES:
+        again = who._replace(does=Old.RELEASE, tries=who.tries + 1)
+        yield f"{i} will try again", _put(freed, i, again)
     elif who.does is Old.UNDO:
-        freed = s._replace(owners=_without(s.owners, i))
-        if who.tries + 1 < OLD_TRIES:
-            yield (
-                f"{i} will try again",
-                _put(freed, i, who._replace(does=Old.RELEASE, tries=who.tries + 1)),
-            )
-        else:
-            yield f"{i} gives up, and stays", _put(freed, i, who._replace(does=Old.REST, tries=0))
+        yield f"{i} gives up, and stays", _put(freed, i, who._replace(does=Old.REST, tries=0))
     elif who.is_called:
-        yield (
-            f"{i} hears that it is called",
-            _put(s, i, who._replace(does=Old.RELEASE, is_called=False)),
-        )
+        called = who._replace(does=Old.RELEASE, is_called=False)
+        yield f"{i} hears that it is called", _put(s, i, called)
 
 
 def _claimer(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     if who.does is Holding.CLAIM:
         free = frozenset(partition for partition in LOGS if s.owners[partition] is None)
-        yield (
-            f"{i} claims {set(free)}",
-            _put(
-                s._replace(owners=_with(s.owners, free, i)), i, who._replace(does=Holding.RELEASE)
-            ),
-        )
+        claimed = s._replace(owners=_with(s.owners, free, i))
+        yield f"{i} claims {set(free)}", _put(claimed, i, who._replace(does=Holding.RELEASE))
     elif who.does is Holding.RELEASE:
         does = Holding.NUDGE if s.rules.claimer_nudges else Holding.DONE
-        yield (
-            f"{i} lets go",
-            _put(s._replace(owners=_without(s.owners, i)), i, who._replace(does=does)),
-        )
+        freed = s._replace(owners=_without(s.owners, i))
+        yield f"{i} lets go", _put(freed, i, who._replace(does=does))
     elif who.does is Holding.NUDGE:
         yield f"{i} nudges", _called(_put(s, i, who._replace(does=Holding.DONE)))
 
@@ -318,12 +275,8 @@ def _claimer(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
 def broken_law(s: State) -> str | None:
     """What of the laws this state breaks, the one about settling apart."""
     for i, who in enumerate(s.all):
-        if (
-            who.kind is Kind.OURS
-            and who.standing.phase is Phase.STABLE
-            and who.does is not None
-            and who.does is not MemberAction.LEAVE
-        ):
+        is_member = who.kind is Kind.OURS and who.does not in (None, MemberAction.LEAVE)
+        if is_member and who.standing.phase is Phase.STABLE:
             if missing := [partition for partition in who.share if s.owners[partition] != i]:
                 return f"{i} believes that {missing} are its own, and their owners are {s.owners}"
     return None
@@ -336,9 +289,8 @@ def after_quiet(s: State) -> State:
     s = s._replace(left=Left(starts=0, leaves=0, crashes=0, nudges=3))
     for turn in range(200):
         found = list(steps(s, is_quiet=True))
-        able = [after for what, after in found if "nudges" not in what] or [
-            after for _, after in found
-        ]
+        without_nudges = [after for what, after in found if "nudges" not in what]
+        able = without_nudges or [after for _, after in found]
         if not able:
             return s
         s = able[turn % len(able)]
@@ -365,11 +317,9 @@ def explore(start: State) -> tuple[int, str | None]:
             return None
         calm.add(quiet)
         last = after_quiet(s)
-        return broken_law(last) or (
-            None
-            if is_settled(last)
-            else f"no member makes a step any more at {last.owners} of {set(last.ids)}"
-        )
+        if not is_settled(last) and broken_law(last) is None:
+            return f"no member makes a step any more at {last.owners} of {set(last.ids)}"
+        return broken_law(last)
 
     return explored(start, steps, law)
 

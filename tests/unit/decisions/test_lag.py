@@ -14,7 +14,6 @@ from etl.decide.lag import Progress, lag_of
 from etl.errors import EtlError, NeedsDecision
 from etl.model.partitions import TopicPartition
 from etl.model.snapshot import ForeignCommit
-from etl.report.lag import Lags
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
@@ -62,14 +61,8 @@ def loaded(settings: Settings = SETTINGS) -> Outside:
     return outside
 
 
-def of_a_loaded_pipeline() -> Situation:
-    return loaded(), SETTINGS, {0: 2, 1: 0, 2: 1}
-
-
-def of_a_crash(
-    step: str, *lags: int, is_first: bool = False, settings: Settings = SETTINGS
-) -> Situation:
-    outside = outside_of(5, 3, 4) if is_first else loaded(settings)
+def of_a_crash(step: str, *lags: int, settings: Settings = SETTINGS) -> Situation:
+    outside = loaded(settings)
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
     grow(outside, 1, 1, 1)
@@ -95,10 +88,8 @@ def of_a_partition_without_a_leader() -> Situation:
 
 
 def of_a_start_that_waits() -> Situation:
-    outside, settings = (
-        outside_of(5, 3, 4),
-        settings_of(on_no_leader="skip", starting_offsets="latest"),
-    )
+    outside = outside_of(5, 3, 4)
+    settings = settings_of(on_no_leader="skip", starting_offsets="latest")
     outside.logs[LOGS[0]].has_leader = False
     run(outside, settings)
     outside.logs[LOGS[0]] = FakeLog(8, later={7: NOON_MS})
@@ -125,17 +116,11 @@ def of_a_new_topic(start: str, lag: int) -> Situation:
 
 
 SITUATIONS: dict[str, Callable[[], Situation]] = {
-    "a first run from the first record": lambda: of_a_first_run("earliest", 4, 3, 4),
     "a first run from the latest record": lambda: of_a_first_run("latest", 0, 0, 0),
     "a first run from a time": lambda: of_a_first_run(AT_NOON, 0, 0, 1),
     "a group with offsets": of_a_group_with_offsets,
-    "a pipeline with new records": of_a_loaded_pipeline,
-    "a first plan that is stored and not in the table": lambda: of_a_crash(
-        "store plan", 6, 4, 5, is_first=True
-    ),
     "a plan that is stored and not in the table": lambda: of_a_crash("store plan", 3, 1, 2),
     "a plan that is in the table and not recorded": lambda: of_a_crash("append", 1, 1, 1),
-    "offsets that were not moved": lambda: of_a_crash("record", 1, 1, 1),
     "caps": lambda: of_a_crash(
         "store plan", 8, 3, 5, settings=settings_of(limits={"max_records_per_plan": 2})
     ),
@@ -155,57 +140,46 @@ def described_by_plan(outside: Outside, settings: Settings) -> int:
 
 
 def described_by_offsets(outside: Outside, settings: Settings) -> dict[int, int | None]:
-    return {
-        row["partition"]: row["lag"]
-        for row in offsets_of(FakeWorld(outside, settings).observe(), settings).rows
-    }
-
-
-def all_lags(outside: Outside, settings: Settings) -> Lags:
-    return lags_of(FakeWorld(outside, settings).observe(), settings, {}, now_ms=NOON_MS)
+    rows = offsets_of(FakeWorld(outside, settings).observe(), settings).rows
+    return {row["partition"]: row["lag"] for row in rows}
 
 
 def described_by_lag(outside: Outside, settings: Settings) -> dict[int, int | None]:
-    return {
-        row["partition"]: row["lag"] for row in all_lags(outside, settings).as_json()["partitions"]
-    }
+    found = lags_of(FakeWorld(outside, settings).observe(), settings, {}, now_ms=NOON_MS)
+    return {row["partition"]: row["lag"] for row in found.as_json()["partitions"]}
 
 
-def described_by_report(
-    outside: Outside, settings: Settings, when: str, step: str | None = None
-) -> dict[int, int | None]:
+def reported_lags(
+    outside: Outside, settings: Settings, step: str = "no step"
+) -> dict[str, dict[int, int | None]]:
+    """What the report of a run shows before and after it; the run dies at this step."""
     report = new_report()
     with contextlib.suppress(Crash, EtlError):
-        ingest(
-            FakeWorld(
-                outside, settings, crash_at(step, When.BEFORE) if step else lambda step, when: None
-            ),
-            settings,
-            report,
-        )
-    return {row["partition"]: row[when] for row in report.as_json()["lag"]}
+        ingest(FakeWorld(outside, settings, crash_at(step, When.BEFORE)), settings, report)
+    rows = report.as_json()["lag"]
+    return {when: {row["partition"]: row[when] for row in rows} for when in ("before", "after")}
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_plan_lag_offsets_and_report_show_the_same_lag(situation: str) -> None:
+def test_every_command_and_the_report_show_the_same_lag_before_and_after_a_run(
+    situation: str,
+) -> None:
     outside, settings, lags = SITUATIONS[situation]()
-    assert described_by_offsets(outside, settings) == described_by_lag(outside, settings) == lags
-    assert described_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
-    assert described_by_report(outside, settings, "before") == lags
-
-
-@pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_reports_lag_at_the_end_equals_that_of_the_other_commands(situation: str) -> None:
-    outside, settings, _ = SITUATIONS[situation]()
-    after = described_by_report(outside, settings, "after")
-    assert described_by_offsets(outside, settings) == after
-    assert described_by_plan(outside, settings) == sum(lag or 0 for lag in after.values())
+    for when in ("before", "after"):
+        assert (
+            described_by_offsets(outside, settings) == described_by_lag(outside, settings) == lags
+        )
+        assert described_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
+        if when == "before":
+            report = reported_lags(outside, settings)
+            assert report["before"] == lags
+            lags = report["after"]
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_run_that_dies_at_its_fetch_has_the_lag_of_its_beginning(situation: str) -> None:
     outside, settings, lags = SITUATIONS[situation]()
-    assert described_by_report(outside, settings, "after", step="append") == lags
+    assert reported_lags(outside, settings, step="append")["after"] == lags
     assert described_by_offsets(outside, settings) == lags
 
 
@@ -236,13 +210,9 @@ def test_logs_with_another_incarnation_have_no_lag_and_the_reason_of_plan(
     make: Callable[[], Outside], lags: Any
 ) -> None:
     outside = make()
+    assert described_by_offsets(outside, SETTINGS) == described_by_lag(outside, SETTINGS) == lags
+    assert reported_lags(outside, SETTINGS)["after"] == lags
     reported = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
-    assert (
-        {row["partition"]: row["lag"] for row in reported.rows}
-        == lags
-        == described_by_report(outside, SETTINGS, "after")
-    )
-    assert described_by_lag(outside, SETTINGS) == described_by_offsets(outside, SETTINGS)
     with pytest.raises(NeedsDecision) as plan_says:
         described_by_plan(outside, SETTINGS)
     assert str(reported.refusal) == str(plan_says.value)
@@ -253,18 +223,15 @@ def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].cut(6)
-    reported = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
-    assert ({row["partition"]: row["lag"] for row in reported.rows}, reported.refusal is None) == (
-        {0: None, 1: 0, 2: 1},
-        False,
-    )
+    assert described_by_offsets(outside, SETTINGS) == {0: None, 1: 0, 2: 1}
+    assert offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS).refusal is not None
 
 
 def test_no_lag_is_reported_if_a_run_would_stop_at_the_table() -> None:
     outside = loaded()
     outside.table = None
     assert set(described_by_offsets(outside, SETTINGS).values()) == {None}
-    assert set(described_by_report(outside, SETTINGS, "before").values()) == {None}
+    assert set(reported_lags(outside, SETTINGS)["before"].values()) == {None}
 
 
 def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
@@ -275,10 +242,8 @@ def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
 
 def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:
     state = onward({A: 9})
-    assert (
-        lag_of(A, snapshot_of({A: (0, 5)}), Progress(state.last, state.positions), plan_settings())
-        == 0
-    )
+    so_far = Progress(state.last, state.positions)
+    assert lag_of(A, snapshot_of({A: (0, 5)}), so_far, plan_settings()) == 0
 
 
 def test_the_lag_of_a_log_without_an_observed_start_is_unknown() -> None:

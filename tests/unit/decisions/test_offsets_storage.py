@@ -1,6 +1,4 @@
-"""Committed offsets in ZooKeeper, in Kafka or in both: reading them, and comparing them with a
-plan.
-"""
+"""Committed offsets in ZooKeeper, in Kafka or in both: how they are read and compared with a plan."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from etl.decide.offsets import (
     up_to_date,
 )
 from etl.errors import OffsetMoved, SettingsError
-from etl.ledger.plan_document import parse_plan, render_plan, with_id
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, Committed, OffsetsStorage, TopicPartition
 from etl.model.plans import Plan, PlannedCommit
 from etl.settings.choices import OnOffsetChanged
@@ -47,6 +45,8 @@ def in_zookeeper(offset: int | None, version: int = 3) -> Committed:
 def in_kafka(offset: int | None, word: str = "11:before") -> Committed:
     return NOTHING_COMMITTED if offset is None else Committed(offset, None, word)
 
+
+IN_BOTH = both(in_zookeeper(500), in_kafka(500))
 
 # Reading both
 
@@ -85,30 +85,24 @@ def test_a_plan_knows_what_its_commit_leaves_in_each_place(storage: OffsetsStora
         ZOOKEEPER: in_zookeeper(500),
         KAFKA: in_kafka(500),
         DUAL: both(in_zookeeper(500), in_kafka(600)),
-    }[storage]
-    plan = plan_at(storage, seen)
+    }
+    plan = plan_at(storage, seen[storage])
     ours = f"{plan.number}:{plan.id}"
-    assert (
-        plan.moved(LOG)
-        == {
-            ZOOKEEPER: Committed(800, 4),
-            KAFKA: Committed(800, None, ours),
-            DUAL: Committed(800, 4, ours),
-        }[storage]
-    )
+    left = {
+        ZOOKEEPER: Committed(800, 4),
+        KAFKA: Committed(800, None, ours),
+        DUAL: Committed(800, 4, ours),
+    }
+    assert plan.moved(LOG) == left[storage]
     assert plan.offsets_to_move == (LOG,)
-    assert parse_plan(render_plan(plan), path="a test") == plan
 
 
 def test_a_place_that_is_there_already_is_not_written_again() -> None:
     plan = plan_at(DUAL, both(in_zookeeper(800), in_kafka(500)))
-    assert plan.offsets_to_move == (LOG,), (
-        "the smaller of the two offsets moves, though the larger one equals the loaded-until offset"
-    )
+    assert plan.offsets_to_move == (LOG,), "the smaller of the two offsets moves"
     assert plan.moved(LOG) == Committed(800, 3, plan.commit_metadata)
-    assert plan_at(DUAL, both(in_zookeeper(500), in_kafka(800, "theirs"))).moved(LOG) == Committed(
-        800, 4, "theirs"
-    )
+    plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(800, "theirs")))
+    assert plan.moved(LOG) == Committed(800, 4, "theirs")
     assert plan_at(DUAL, both(in_zookeeper(800), in_kafka(800))).offsets_to_move == ()
 
 
@@ -131,36 +125,23 @@ CASES: list[tuple[OffsetsStorage, Committed, Committed, int | str | None]] = [
     (KAFKA, in_kafka(500), in_kafka(300, "2:a"), 300),
     (KAFKA, NOTHING_COMMITTED, in_kafka(700, "theirs"), 700),
     # both: neither, one, or both are moved yet
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(500), in_kafka(500)), None),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(500), in_kafka(800)), None),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(500)), None),
-    (
-        DUAL,
-        both(in_zookeeper(500), in_kafka(500)),
-        both(in_zookeeper(800, 4), NOTHING_COMMITTED),
-        None,
-    ),
+    (DUAL, IN_BOTH, IN_BOTH, None),
+    (DUAL, IN_BOTH, both(in_zookeeper(500), in_kafka(800)), None),
+    (DUAL, IN_BOTH, both(in_zookeeper(800, 4), in_kafka(500)), None),
+    (DUAL, IN_BOTH, both(in_zookeeper(800, 4), NOTHING_COMMITTED), None),
     # one side moves forward, and one back, independently of the other
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(900, 4), in_kafka(800)), 900),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(900)), 900),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(300)), 300),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(300, 5), in_kafka(800)), 300),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(300, 5), in_kafka(900)), 300),
-    (
-        DUAL,
-        both(in_zookeeper(500), in_kafka(500)),
-        both(NOTHING_COMMITTED, in_kafka(800)),
-        "removed",
-    ),
+    (DUAL, IN_BOTH, both(in_zookeeper(900, 4), in_kafka(800)), 900),
+    (DUAL, IN_BOTH, both(in_zookeeper(800, 4), in_kafka(900)), 900),
+    (DUAL, IN_BOTH, both(in_zookeeper(800, 4), in_kafka(300)), 300),
+    (DUAL, IN_BOTH, both(in_zookeeper(300, 5), in_kafka(800)), 300),
+    (DUAL, IN_BOTH, both(in_zookeeper(300, 5), in_kafka(900)), 300),
+    (DUAL, IN_BOTH, both(NOTHING_COMMITTED, in_kafka(800)), "removed"),
 ]
 
 
 @pytest.mark.parametrize(("storage", "seen", "found", "moved"), CASES)
 def test_after_a_plan_each_storage_has_the_offset_or_is_to_be_moved_or_was_moved_by_another_client(
-    storage: OffsetsStorage,
-    seen: Committed,
-    found: Committed,
-    moved: int | str | None,
+    storage: OffsetsStorage, seen: Committed, found: Committed, moved: int | str | None
 ) -> None:
     plan = plan_at(storage, seen)
     reported = place_moved(plan, LOG, found)
@@ -177,44 +158,48 @@ def test_after_a_plan_each_storage_has_the_offset_or_is_to_be_moved_or_was_moved
 def test_a_place_that_went_back_stops_a_run_under_every_policy_though_the_larger_one_counts(
     policy: OnOffsetChanged,
 ) -> None:
-    plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(500)))
+    plan, found = plan_at(DUAL, IN_BOTH), both(in_zookeeper(800, 4), in_kafka(300, "theirs"))
     with pytest.raises(OffsetMoved, match="it is 300, ours is 800") as raised:
-        up_to_date(
-            plan, {LOG: both(in_zookeeper(800, 4), in_kafka(300, "theirs"))}, policy, {LOG: 1000}
-        )
+        up_to_date(plan, {LOG: found}, policy, {LOG: 1000})
     assert "restore" in raised.value.action
-    assert off_position(both(in_zookeeper(800, 4), in_kafka(300)), 800) == 300, (
-        "so the command that sets it back sees it, too"
-    )
+    assert off_position(found, 800) == 300, "so the command that sets it back sees it, too"
 
 
 def test_one_place_that_went_on_is_followed_by_policy_and_the_other_one_with_it() -> None:
-    plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(500)))
+    plan = plan_at(DUAL, IN_BOTH)
     found = both(in_zookeeper(900, 5), in_kafka(800, plan.commit_metadata))
-    assert up_to_date(plan, {LOG: found}, OnOffsetChanged.FOLLOW, {LOG: 1000}).followed == {
-        LOG: 900
-    }
-    assert plan_at(DUAL, found, 950).moved(LOG) == Committed(
-        950, 6, with_id(plan_at(DUAL, found, 950)).commit_metadata
-    )
+    state = up_to_date(plan, {LOG: found}, OnOffsetChanged.FOLLOW, {LOG: 1000})
+    assert state.followed == {LOG: 900}
+    after = plan_at(DUAL, found, 950)
+    assert after.moved(LOG) == Committed(950, 6, after.commit_metadata)
 
 
 # Offsets that brokers dropped
 
 
-@pytest.mark.parametrize("storage", [KAFKA, DUAL])
+@pytest.mark.parametrize(
+    ("storage", "seen", "found"),
+    [
+        (KAFKA, in_kafka(500), NOTHING_COMMITTED),
+        (DUAL, IN_BOTH, both(in_zookeeper(800, 4), NOTHING_COMMITTED)),
+    ],
+)
 def test_offsets_that_a_group_forgot_are_moved_again_from_the_positions_and_nothing_starts_anew(
-    storage: OffsetsStorage,
+    storage: OffsetsStorage, seen: Committed, found: Committed
 ) -> None:
-    seen = in_kafka(500) if storage is KAFKA else both(in_zookeeper(500), in_kafka(500))
     plan = plan_at(storage, seen)
-    found = NOTHING_COMMITTED if storage is KAFKA else both(in_zookeeper(800, 4), NOTHING_COMMITTED)
     state = up_to_date(plan, {LOG: found}, OnOffsetChanged.FAIL, {LOG: 1000})
     assert (state.positions, state.uncommitted) == ({LOG: 800}, (LOG,))
     assert is_dropped(plan, LOG, found)
-    assert not is_dropped(plan, LOG, plan.moved(LOG)) and not is_dropped(
-        plan_at(ZOOKEEPER, in_zookeeper(500)), LOG, NOTHING_COMMITTED
-    )
+    assert not is_dropped(plan, LOG, plan.moved(LOG))
+
+
+def test_only_offsets_in_kafka_of_partitions_that_are_read_count_as_dropped() -> None:
+    in_zookeeper_only = plan_at(ZOOKEEPER, in_zookeeper(500))
+    assert not is_dropped(in_zookeeper_only, LOG, NOTHING_COMMITTED)
+    plan = plan_at(KAFKA, in_kafka(500))
+    assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {LOG: 900}).dropped == (LOG,)
+    assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {}).dropped == ()
 
 
 # Another storage than the plan saw
@@ -225,11 +210,7 @@ def test_offsets_that_a_group_forgot_are_moved_again_from_the_positions_and_noth
 def test_a_new_storage_gets_the_offsets_unless_another_client_committed_there(
     was: OffsetsStorage, now: OffsetsStorage
 ) -> None:
-    seen = {
-        ZOOKEEPER: in_zookeeper(500),
-        KAFKA: in_kafka(500),
-        DUAL: both(in_zookeeper(500), in_kafka(500)),
-    }[was]
+    seen = {ZOOKEEPER: in_zookeeper(500), KAFKA: in_kafka(500), DUAL: IN_BOTH}[was]
     plan = as_if_stored_in(now, plan_at(was, seen))
     assert plan.commit.storage is now
     there = {
@@ -251,24 +232,10 @@ def test_a_new_storage_gets_the_offsets_unless_another_client_committed_there(
             up_to_date(plan, {LOG: in_kafka(300, "theirs")}, OnOffsetChanged.FOLLOW, {LOG: 1000})
 
 
-def test_a_stored_plan_moves_offsets_in_its_own_storage_and_the_changed_key_applies_after_it() -> (
-    None
-):
+def test_a_changed_offsets_storage_applies_only_after_a_stored_plan() -> None:
     plan = plan_at(ZOOKEEPER, in_zookeeper(500))
     reject_other_offsets_storage(plan, ZOOKEEPER)
-    with pytest.raises(
-        SettingsError, match="was made for offsets in zookeeper; group.offsets_storage is kafka now"
-    ) as raised:
+    message = "was made for offsets in zookeeper; group.offsets_storage is kafka now"
+    with pytest.raises(SettingsError, match=message) as raised:
         reject_other_offsets_storage(plan, KAFKA)
-    assert (
-        "Set group.offsets_storage: zookeeper, with which `etl run CONF` finishes the plan. Then"
-        in raised.value.action
-    )
-
-
-def test_of_a_log_that_is_no_longer_read_no_dropped_offset_is_reported() -> None:
-    plan = plan_at(KAFKA, in_kafka(500))
-    assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {LOG: 900}).dropped == (LOG,)
-    assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {}).dropped == (), (
-        "its topic was deleted, or the conf names it no more"
-    )
+    assert "Set group.offsets_storage: zookeeper, with which `etl run CONF`" in raised.value.action

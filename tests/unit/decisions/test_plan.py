@@ -1,4 +1,4 @@
-"""Which offsets the next plan holds: literals for each decision, laws for all of them together."""
+"""Which offsets the next plan holds: a table for each decision, laws for all of them together."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.decide.offsets import starts_of
 from etl.decide.plan import may_be_transformed, shape_of_rows
-from etl.decide.plan_replacement import plan_without, replacement_plan, replay_or_supersede
 from etl.decide.reconcile import reject_missing_topics, reject_null_partition_value
 from etl.decide.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import (
@@ -28,10 +26,10 @@ from etl.errors import (
 )
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, Leader, PartitionOffsets, TopicPartition
-from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, PlanOrigin
-from etl.model.snapshot import FirstRun, Ledger, Replay, Snapshot, Supersede, Table, UpToDate
+from etl.model.plans import Loss, LossReason, PlanKind, PlanOrigin
+from etl.model.snapshot import FirstRun, Ledger, Snapshot, Table, UpToDate
 from etl.settings.sections import Settings
-from tests.builders import changed, log_starts_of, with_facts, with_keys
+from tests.builders import log_starts_of, with_facts, with_keys
 from tests.fakes.planning import (
     BROKER,
     CAPS,
@@ -82,6 +80,7 @@ def test_the_next_plan_starts_at_the_end_of_the_last_one_and_names_it() -> None:
 LATEST = settings_of(starting_offsets="latest")
 AT_NOON = settings_of(starting_offsets="2026-01-31T12:00:00+00:00")
 SKIPPING = settings_of(on_data_loss="skip")
+TRANSFORMED = with_keys(SETTINGS, transform={"dataframe": "a:b"})
 CONSUMED = snapshot_of({A: (3, 10)}, committed={A: Committed(8, 17)}, starts={A: 5})
 DATED = snapshot_of({A: (3, 10), B: (3, 10), C: (3, 10)}, starts={A: 6, B: 1, C: 10})
 WITH_NEW_TOPIC = snapshot_of({A: (0, 10), OTHER: (2, 9)})
@@ -210,20 +209,13 @@ def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_o
 
 
 def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
+    snapshot = with_facts(snapshot_of({}), extents={A: PartitionOffsets(3, 10, 12)})
     with pytest.raises(NotYetReadable, match="above the last stable offset 10") as caught:
-        next_plan(
-            with_facts(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
-            onward({A: 12}),
-        )
-    assert (caught.value.exit_code, caught.value.where) == (
-        6,
-        {"topic": "clicks", "partition": 0, "offset": 12},
-    )
+        next_plan(snapshot, onward({A: 12}))
+    assert caught.value.exit_code == 6
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 12}
     with pytest.raises(PartitionTruncated, match="truncated at offset 12 or below"):
-        next_plan(
-            with_facts(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
-            onward({A: 13}),
-        )
+        next_plan(snapshot, onward({A: 13}))
 
 
 def test_a_log_without_a_leader_stops_the_run_under_fail() -> None:
@@ -319,21 +311,15 @@ def test_a_missing_topic_is_reported_with_the_names_that_there_are(
 def test_allowed_and_denied_topics_are_reported_as_denied(
     allow: list[str], deny: list[str], there: list[str]
 ) -> None:
+    settings = settings_of(topics=allow, exclude_topics=deny)
     with pytest.raises(SettingsError, match="source.exclude_topics excludes it") as caught:
-        reject_missing_topics(
-            settings_of(topics=allow, exclude_topics=deny),
-            there,
-            lambda: ["clicks", "calls", "orders"],
-        )
-    assert (
-        caught.value.where["topic"] in {"clicks", "calls"}
-        and caught.value.where["key"] == "source.exclude_topics"
-    )
+        reject_missing_topics(settings, there, lambda: ["clicks", "calls", "orders"])
+    assert caught.value.where["topic"] in {"clicks", "calls"}
+    assert caught.value.where["key"] == "source.exclude_topics"
 
 
-@pytest.mark.parametrize("exclude", [[], ["clicks"]], ids=["none", "one that is not allowed"])
-def test_expressions_must_match_something_whatever_is_excluded(exclude: list[str]) -> None:
-    settings = settings_of(topics=["x.*"], exclude_topics=exclude)
+def test_expressions_must_match_something_that_is_not_excluded() -> None:
+    settings = settings_of(topics=["x.*"], exclude_topics=["clicks"])
     with pytest.raises(TopicMissing, match="No topic matches"):
         reject_missing_topics(settings, [], lambda: ["clicks"])
 
@@ -352,39 +338,17 @@ def test_a_topic_name_without_a_valid_folder_is_rejected_for_tables_partitioned_
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [
-        settings_of(isolation_level="read_uncommitted"),
-        settings_of(table={"partition_by": ["topic"]}),
-        with_keys(SETTINGS, transform={"dataframe": "a:b"}),
-    ],
-)
-def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
-    stored, snapshot = Replay(last_plan({}, shape=shape_of_rows(SETTINGS))), snapshot_of({})
-    assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
-    with pytest.raises(NeedsDecision) as caught:
-        replay_or_supersede(stored, snapshot, changed)
-    assert f"etl plans supersede CONF {stored.plan.number} " in caught.value.action
-
-
-@pytest.mark.parametrize(
-    "of_then, now, expected",
+    ("of_then", "now", "expected"),
     [
         (SETTINGS, SETTINGS, False),
-        (SETTINGS, with_keys(SETTINGS, transform={"dataframe": "a:b"}), False),
+        (SETTINGS, TRANSFORMED, False),
         (settings_of(isolation_level="read_uncommitted"), SETTINGS, False),
-        (with_keys(SETTINGS, transform={"dataframe": "a:b"}), SETTINGS, True),
-        (
-            with_keys(SETTINGS, transform={"dataframe": "a:b"}),
-            with_keys(SETTINGS, transform={"dataframe": "c:d"}),
-            True,
-        ),
+        (TRANSFORMED, SETTINGS, True),
+        (TRANSFORMED, with_keys(SETTINGS, transform={"dataframe": "c:d"}), True),
     ],
 )
 def test_a_plan_records_whether_a_transform_shaped_its_rows_whatever_the_present_conf_is(
-    of_then: Settings,
-    now: Settings,
-    expected: bool,
+    of_then: Settings, now: Settings, expected: bool
 ) -> None:
     assert may_be_transformed(last_plan({}, shape=shape_of_rows(of_then)), now) is expected
 
@@ -441,26 +405,22 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(
     assert with_id(plan).id
 
 
+def shuffled(mapping: Mapping[Any, Any], random: Any) -> dict[Any, Any]:
+    items = list(mapping.items())
+    random.shuffle(items)
+    return dict(items)
+
+
 @given(worlds(), st.randoms())
 def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_same(
-    world: tuple[Snapshot, FirstRun | UpToDate, Settings],
-    random: Any,
+    world: tuple[Snapshot, FirstRun | UpToDate, Settings], random: Any
 ) -> None:
     snapshot, state, policy = world
-
-    def shuffled(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-        items = list(mapping.items())
-        random.shuffle(items)
-        return dict(items)
-
-    turned = with_facts(
-        snapshot,
-        extents=shuffled(snapshot.readable),
-        bytes_per_offset=shuffled(snapshot.bytes_per_offset),
-    )
-    other = state
+    extents = shuffled(snapshot.readable, random)
+    sizes = shuffled(snapshot.bytes_per_offset, random)
+    turned, other = with_facts(snapshot, extents=extents, bytes_per_offset=sizes), state
     if isinstance(state, UpToDate):
-        other = replace(state, positions=shuffled(state.positions))
+        other = replace(state, positions=shuffled(state.positions, random))
     plan = next_plan(snapshot, state, policy)
     assert next_plan(turned, other, policy) == plan == next_plan(snapshot, state, policy)
 
@@ -490,269 +450,13 @@ def test_runs_one_after_another_read_every_offset_once_and_end(
         state = UpToDate(plan, plan.loaded_until)
     else:
         pytest.fail("planning never ends")
-    assert isinstance(state, FirstRun) or all(
-        state.positions[partition] == e.end_offset for partition, e in snapshot.readable.items()
-    )
-
-
-# -- superseding
-
-STORED = last_plan(
-    {A: 10, B: 5, OTHER: 7},
-    ranges=(OffsetRange(A, 3, 6), OffsetRange(A, 6, 10), OffsetRange(B, 0, 5)),
-    previous="before",
-    expected_commits={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)},
-    lost=(Loss(A, 0, 3, LossReason.EXPIRED),),
-)
-
-
-def instead_of(snapshot: Snapshot, *skipped: Loss, settings: Settings = SETTINGS) -> Plan:
-    return with_id(
-        replacement_plan(Supersede(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS)
-    )
-
-
-def test_a_plan_starts_where_its_first_range_of_a_log_does_and_elsewhere_at_its_position() -> None:
-    assert starts_of(STORED) == {A: 3, B: 0, OTHER: 7}
-
-
-def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now() -> None:
-    plan = instead_of(snapshot_of({A: (0, 30), B: (0, 6)}, committed={A: Committed(99, 9)}))
-    assert offsets_of(plan) == {A: [(3, 30)], B: [(0, 6)]}
-    assert (plan.number, plan.origin.pipeline_id) == (4, "u")
-    assert (plan.origin.supersedes, plan.origin.reason) == (STORED.id, "why not")
-    assert plan.origin.previous == "before"
-    assert plan.loaded_until == {A: 30, B: 6, OTHER: 7}
-    assert plan.expected_commits[A] == Committed(3, 1), (
-        "the old plan's observed offset stays the expected one, so a moved offset is reported"
-    )
-    assert plan.losses.lost == STORED.losses.lost
-
-
-def test_a_plan_in_the_place_of_an_expired_one_keeps_what_that_one_let_go_and_adds_the_gap() -> (
-    None
-):
-    plan = instead_of(
-        snapshot_of({A: (8, 30), B: (0, 5)}), settings=settings_of(on_data_loss="skip")
-    )
-    assert offsets_of(plan)[A] == [(8, 30)]
-    assert plan.losses.lost == (
-        Loss(A, 0, 3, LossReason.EXPIRED),
-        Loss(A, 3, 8, LossReason.EXPIRED),
-    )
-
-
-@pytest.mark.parametrize(
-    ("skip", "left"),
-    [
-        ((3, 4), [(4, 30)]),
-        ((5, 7), [(3, 5), (7, 30)]),
-        ((29, 30), [(3, 29)]),
-        ((3, 30), None),
-    ],
-)
-def test_offsets_that_an_operator_skips_are_left_out_and_recorded(
-    skip: tuple[int, int], left: list[tuple[int, int]] | None
-) -> None:
-    plan = instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
-    assert offsets_of(plan).get(A) == left
-    assert plan.loaded_until[A] == 30
-    assert plan.losses.lost[-1] == Loss(A, *skip, LossReason.SKIPPED)
-
-
-@pytest.mark.parametrize("skip", [(2, 4), (29, 31), (40, 41)])
-def test_offsets_that_the_plan_does_not_read_cannot_be_skipped(skip: tuple[int, int]) -> None:
-    with pytest.raises(SettingsError, match="not all in the plan's ranges"):
-        instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
-
-
-SKIPPED = Loss(A, 5, 8, LossReason.SKIPPED)
-
-
-def again(old: Plan, snapshot: Snapshot, *skipped: Loss, settings: Settings = SKIPPING) -> Plan:
-    return with_id(
-        replacement_plan(Supersede(old, "again", skipped), snapshot, settings, now_ms=NOW_MS)
-    )
-
-
-@pytest.mark.parametrize(
-    ("log_start", "expired", "left"),
-    [
-        (0, [], [(3, 5), (8, 40)]),
-        (4, [(3, 4)], [(4, 5), (8, 40)]),
-        (5, [(3, 5)], [(8, 40)]),
-        (7, [(3, 5)], [(8, 40)]),
-        (8, [(3, 5)], [(8, 40)]),
-        (12, [(3, 5), (8, 12)], [(12, 40)]),
-        (40, [(3, 5), (8, 40)], None),
-    ],
-)
-def test_what_an_operator_skipped_stays_skipped_when_the_plan_is_superseded_again(
-    log_start: int,
-    expired: list[tuple[int, int]],
-    left: list[tuple[int, int]] | None,
-) -> None:
-    plan = again(instead_of(snapshot_of({A: (0, 30)}), SKIPPED), snapshot_of({A: (log_start, 40)}))
-    assert offsets_of(plan).get(A) == left
-    assert plan.losses.lost == (
-        *STORED.losses.lost,
-        SKIPPED,
-        *(Loss(A, *gap, LossReason.EXPIRED) for gap in expired),
-    )
-
-
-def test_offsets_that_were_missing_stay_let_go_when_the_plan_is_superseded_again() -> None:
-    once = with_id(plan_without(STORED, [Loss(A, 5, 8, LossReason.MISSING)], now_ms=NOW_MS))
-    plan = again(once, snapshot_of({A: (4, 40)}))
-    assert offsets_of(plan)[A] == [(4, 5), (8, 40)]
-    assert plan.losses.lost == (
-        *STORED.losses.lost,
-        Loss(A, 5, 8, LossReason.MISSING),
-        Loss(A, 3, 4, LossReason.EXPIRED),
-    )
-
-
-def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
-    once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
-    twice = again(once, snapshot_of({A: (0, 40)}), more := Loss(A, 20, 21, LossReason.SKIPPED))
-    assert offsets_of(twice)[A] == [(3, 5), (8, 20), (21, 40)]
-    assert twice.losses.lost == (*STORED.losses.lost, SKIPPED, more)
-    with pytest.raises(SettingsError, match="not all in the plan's ranges"):
-        again(twice, snapshot_of({A: (0, 40)}), Loss(A, 7, 9, LossReason.SKIPPED))
-
-
-def test_skipped_or_missing_offsets_are_losses_of_the_present_incarnation() -> None:
-    old = with_id(
-        changed(
-            STORED,
-            incarnations={A: 2},
-            losses=replace(STORED.losses, lost=(Loss(A, 4, 5, LossReason.SKIPPED, 1),)),
-        )
-    )
-    plan = again(old, snapshot_of({A: (0, 30)}), SKIPPED)
-    assert (offsets_of(plan)[A], plan.losses.lost[-1]) == (
-        [(3, 5), (8, 30)],
-        replace(SKIPPED, incarnation=2),
-    )
-    state = replace(onward({A: 4}, incarnations={A: 2}), positions={A: 7}, followed={A: 7})
-    assert planned(snapshot_of({A: (0, 9)}), state).losses.lost == (
-        Loss(A, 4, 7, LossReason.MOVED, 2),
-    )
-
-
-def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:
-    once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, LossReason.SKIPPED))
-    plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_plan": 2}))
-    assert (offsets_of(plan)[A], plan.loaded_until[A], plan.losses.lost) == (
-        [(3, 8)],
-        10,
-        (*STORED.losses.lost, skip),
-    )
-
-
-AWAY = snapshot_of({B: (0, 5)}, leaderless=frozenset({A}))
-
-
-def test_nothing_is_skipped_in_a_partition_while_it_has_no_leader() -> None:
-    with pytest.raises(BrokerUnreachable, match="none of its offsets can be skipped now") as caught:
-        again(STORED, AWAY, SKIPPED, settings=settings_of(on_no_leader="skip"))
-    assert caught.value.retriable
-
-
-def test_offsets_skipped_without_a_leader_are_reported_by_the_plan_that_reads_them() -> None:
-    once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
-    plan = again(once, AWAY, settings=settings_of(on_no_leader="skip"))
-    assert (offsets_of(plan), plan.loaded_until[A], plan.losses.lost) == (
-        {B: [(0, 5)]},
-        3,
-        STORED.losses.lost,
-    )
-
-
-def test_a_stored_plan_without_a_leader_is_superseded_by_one_that_leaves_the_partition() -> None:
-    skip = settings_of(on_no_leader="skip")
-    state = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
-    assert isinstance(state, Supersede)
-    assert state.reason == "clicks 0 has no leader: a later plan reads its offsets"
-    plan = replacement_plan(state, AWAY, skip, now_ms=NOW_MS)
-    assert (offsets_of(plan), plan.loaded_until, plan.losses.lost) == (
-        {B: [(0, 5)]},
-        {A: 3, B: 5, OTHER: 7},
-        STORED.losses.lost,
-    )
-
-
-def test_under_fail_a_plan_without_a_leader_reports_the_key_that_lets_others_continue() -> None:
-    with pytest.raises(
-        BrokerUnreachable, match="plan 4, which is stored and not in the table, reads it"
-    ) as caught:
-        replay_or_supersede(Replay(STORED), AWAY, SETTINGS)
-    assert "source.on_no_leader: skip" in caught.value.action
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(0, 40), st.integers(1, 8)),
-        max_size=6,
-    ),
-    CAPS,
-)
-def test_superseding_plans_and_their_successors_have_every_offset_in_one_range_or_loss(
-    deeds: list[tuple[int, int, int, int]],
-    cap: int | None,
-) -> None:
-    policy, start, end = settings_of({"max_records_per_plan": cap}, on_data_loss="skip"), 0, 20
-    plan = with_id(planned(snapshot_of({A: (0, end)}), settings=policy))
-    for forgotten, more, at, size in deeds:
-        start, end = min(start + forgotten, end), end + more
-        skip = Loss(A, at, at + size, LossReason.SKIPPED)
-        try:
-            plan = again(plan, snapshot_of({A: (start, end)}), skip, settings=policy)
-        except SettingsError:
-            plan = again(plan, snapshot_of({A: (start, end)}), settings=policy)
-    plans = [plan]
-    while following := next_plan(
-        snapshot_of({A: (start, end)}), UpToDate(plan, plan.loaded_until), policy
-    ):
-        plans.append(plan := with_id(following))
-    read = [(r.from_offset, r.until_offset) for one in plans for r in one.ranges]
-    found = sorted(
-        read + [(loss.from_offset, loss.until_offset) for one in plans for loss in one.losses.lost]
-    )
-    assert found[0][0] == 0 and found[-1][1] == end
-    assert all(before[1] == after[0] for before, after in zip(found, found[1:])), found
-
-
-def test_a_stored_plan_is_replayed_with_its_offsets_in_the_log_or_its_topic_out_of_the_conf() -> (
-    None
-):
-    stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
-    dropped = snapshot_of({}, missing_topics=frozenset({"orders"}))
-    for snapshot in (snapshot_of({A: (3, 30), B: (0, 5)}), dropped):
-        assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
-
-
-def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_out() -> None:
-    stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
-    with pytest.raises(NeedsDecision, match="the brokers do not know its topic any more") as caught:
-        replay_or_supersede(stored, snapshot_of({}, missing_topics=frozenset({"clicks"})), SETTINGS)
-    assert (
-        f"etl plans supersede CONF {STORED.number} --reason" in caught.value.action
-        and not caught.value.retriable
-    )
-
-
-def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
-    snapshot = snapshot_of({A: (4, 30), B: (0, 5)})
-    found = replay_or_supersede(Replay(STORED), snapshot, settings_of(on_data_loss="skip"))
-    assert found == Supersede(STORED, "clicks 0: its range starts at 3, and the log now at 4")
-    with pytest.raises(DataLoss, match="1 offsets are gone: wanted 3"):
-        replay_or_supersede(Replay(STORED), snapshot, SETTINGS)
+    if isinstance(state, UpToDate):
+        for partition, offsets in snapshot.readable.items():
+            assert state.positions[partition] == offsets.end_offset
 
 
 def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was_made() -> None:
     plan = planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, 3)), onward({A: 4}))
     assert (plan.table.transaction_version, log_starts_of(plan)) == (3, {A: 2})
-    assert (
-        planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table.transaction_version == 0
-    )
+    first = planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None)))
+    assert first.table.transaction_version == 0

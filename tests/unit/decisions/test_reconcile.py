@@ -1,5 +1,5 @@
-"""Where the pipeline stands: the rows of the table in `etl.decide.reconcile`, and laws
-over all of it.
+"""Where the pipeline stands: the rows of the table in `etl.decide.reconcile`, and a law over all of
+it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ from tests.fakes.ledgers import (
 )
 
 ENDS: Ends = {A: 100, B: 100, C: 100}
+AHEAD = {A: Committed(50, 9), C: Committed(9, 4)}
+"""Another client moved the offset of A; that of B is not committed yet."""
 
 
 def stand(
@@ -139,7 +141,7 @@ def stored(number: int, **changes: Any) -> Ledger:
                 "its uid is deadbeef, ours feedbeef",
                 "etl pipelines inherit CONF --predecessor",
             )
-            for number in (None, 1, 2, 3)
+            for number in (None, 2, 3)
         ),
         # another table
         (stored(2), table_of(1, id="t2"), "has id t2", ""),
@@ -163,11 +165,9 @@ def test_a_disagreement_that_needs_a_person_names_what_disagrees_and_what_to_do(
 
 
 def test_for_a_plan_that_may_be_in_no_table_the_action_is_to_search_and_not_to_abandon() -> None:
-    error = disagreement(stored(1), table_of(None), "there was no table")
-    assert (
-        "searched in it: if it has some of them, the plan counts as done" in error.action
-        and "given up" not in error.action
-    )
+    action = disagreement(stored(1), table_of(None), "there was no table").action
+    assert "searched in it: if it has some of them, the plan counts as done" in action
+    assert "given up" not in action
 
 
 # -- none | no table, or D none
@@ -175,13 +175,10 @@ def test_for_a_plan_that_may_be_in_no_table_the_action_is_to_search_and_not_to_a
 
 @pytest.mark.parametrize("table", [None, table_of(None), table_of(None, id="foreign")])
 @pytest.mark.parametrize("uid", [None, UID])
-@pytest.mark.parametrize("committed", [{}, COMPLETE])
 def test_without_a_plan_and_without_a_commit_of_ours_it_is_the_first_run(
-    table: Table | None,
-    uid: str | None,
-    committed: Mapping[TopicPartition, Committed],
+    table: Table | None, uid: str | None
 ) -> None:
-    assert stand(Ledger(uid), table, committed) == FirstRun()
+    assert stand(Ledger(uid), table, {}) == stand(Ledger(uid), table, COMPLETE) == FirstRun()
 
 
 # -- N | D as it was when plan N was made
@@ -217,28 +214,24 @@ def test_a_plan_that_the_table_does_not_hold_yet_is_replayed_word_for_word(
 def test_a_missing_table_is_reported_as_missing_and_not_as_one_without_a_plan(
     table_id: str | None,
 ) -> None:
-    ledger = ledger_of(3, applied=False, table_id=table_id)
-    error = disagreement(ledger, None, ".")
-    assert error.message == (
-        "There is no table at this path, and ZooKeeper knows plan 3 as the newest"
-    )
+    error = disagreement(stored(3, table_id=table_id), None, "There is no table at this path, and")
     assert "accept it: etl table accept-changes CONF none --reason ..." in error.action
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"kind": PlanKind.START}, {"number": 8, "table_transaction_version": 0, "table_id": None}],
+    "ledger",
+    [
+        stored(1),
+        stored(1, kind=PlanKind.START),
+        stored(8, table_transaction_version=0, table_id=None),
+    ],
 )
 def test_a_plan_made_without_a_table_is_superseded_in_a_table_that_other_pipelines_created(
-    changes: dict[str, Any],
+    ledger: Ledger,
 ) -> None:
-    ledger = ledger_of(changes.pop("number", 1), applied=False, **changes)
     state = stand(ledger, AWAITED, SEEN)
-    assert (
-        isinstance(state, Supersede)
-        and state.plan == ledger.newest
-        and "made since" in state.reason
-    )
+    assert isinstance(state, Supersede) and state.plan == ledger.newest
+    assert "made since" in state.reason
 
 
 # -- N | N, by the offsets
@@ -289,21 +282,19 @@ def test_an_unexpected_offset_was_moved_by_another_client(
     assert caught.value.where.get("offset") == found.offset
 
 
-def test_the_error_for_several_moved_offsets_beside_an_uncommitted_one_contains_their_number() -> (
-    None
-):
+def test_the_error_for_several_moved_offsets_contains_their_number() -> None:
     with pytest.raises(OffsetMoved, match="and 1 more"):
         stand(ledger_of(2), table_of(2), {A: Committed(4, 9), B: Committed(1, 0), C: SEEN[C]})
 
 
-def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed() -> None:
-    found = stand(
-        ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnOffsetChanged.FOLLOW
-    )
+@pytest.mark.parametrize("end", [100, 50], ids=["below the end", "at the end"])
+def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed(end: int) -> None:
+    ends = {**ENDS, A: end}
+    found = stand(ledger_of(2), table_of(2), AHEAD, OnOffsetChanged.FOLLOW, ends=ends)
     assert found == UpToDate(plan_of(2), {A: 50, B: 2, C: 9}, (B,), {A: 50})
 
 
-@pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
+@pytest.mark.parametrize("policy", OnOffsetChanged)
 @pytest.mark.parametrize(
     ("end", "message"),
     [
@@ -312,62 +303,35 @@ def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed(
     ],
 )
 def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(
-    on_offset_changed: OnOffsetChanged, end: int | None, message: str
+    policy: OnOffsetChanged, end: int | None, message: str
 ) -> None:
     with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {message}") as caught:
-        stand(
-            ledger_of(2),
-            table_of(2),
-            {A: Committed(50, 9), C: Committed(9, 4)},
-            on_offset_changed,
-            ends={A: end},
-        )
-    assert caught.value.action.endswith(f"set it back to 5: {RESTORE}"), (
-        "what policy would not let pass is not advised"
-    )
-
-
-def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
-    found = stand(
-        ledger_of(2),
-        table_of(2),
-        {A: Committed(50, 9), C: Committed(9, 4)},
-        OnOffsetChanged.FOLLOW,
-        ends={A: 50},
-    )
-    assert isinstance(found, UpToDate) and found.followed == {A: 50}
+        stand(ledger_of(2), table_of(2), AHEAD, policy, ends={A: end})
+    assert caught.value.action.endswith(f"set it back to 5: {RESTORE}")
 
 
 def test_an_offset_of_a_log_without_an_observed_end_is_neither_followed_nor_moved() -> None:
-    committed = {**COMPLETE, A: Committed(50, 9), B: Committed(3, 1)}
-    found = stand(
-        ledger_of(2), table_of(2), committed, OnOffsetChanged.FOLLOW, ends={B: 100, C: 100}
-    )
+    committed, ends = {**COMPLETE, A: Committed(50, 9), B: Committed(3, 1)}, {B: 100, C: 100}
+    found = stand(ledger_of(2), table_of(2), committed, OnOffsetChanged.FOLLOW, ends=ends)
     assert found == UpToDate(plan_of(2), {A: 5, B: 3, C: 9}, (), {B: 3}, {A: 50})
     with pytest.raises(OffsetMoved, match="it is 50, ours is 5"):
-        stand(ledger_of(2), table_of(2), committed, OnOffsetChanged.FAIL, ends={B: 100, C: 100})
+        stand(ledger_of(2), table_of(2), committed, ends=ends)
 
 
 @pytest.mark.parametrize("other", [Committed(2, 0), Committed(70, 9)])
 def test_an_offset_moved_back_is_never_followed_because_its_rows_would_come_twice(
     other: Committed,
 ) -> None:
+    committed = {**COMPLETE, A: Committed(1, 9), B: other}
     with pytest.raises(OffsetMoved, match="it is 1, ours is 5") as caught:
-        stand(
-            ledger_of(2),
-            table_of(2),
-            {**COMPLETE, A: Committed(1, 9), B: other},
-            OnOffsetChanged.FOLLOW,
-        )
+        stand(ledger_of(2), table_of(2), committed, OnOffsetChanged.FOLLOW)
     assert "load rows twice" in caught.value.action
 
 
-@pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
-def test_an_offset_that_was_removed_is_never_followed(on_offset_changed: OnOffsetChanged) -> None:
+@pytest.mark.parametrize("policy", OnOffsetChanged)
+def test_an_offset_that_was_removed_is_never_followed(policy: OnOffsetChanged) -> None:
     with pytest.raises(OffsetMoved, match="removed"):
-        stand(
-            ledger_of(2), table_of(2), {B: Committed(2, 0), C: Committed(9, 4)}, on_offset_changed
-        )
+        stand(ledger_of(2), table_of(2), {B: Committed(2, 0), C: Committed(9, 4)}, policy)
 
 
 def test_a_stored_plan_of_a_backfill_need_not_be_finished_and_its_offsets_are_compared() -> None:
@@ -407,28 +371,21 @@ def test_a_table_with_a_log_without_our_commit_counts_by_its_transaction_version
 def test_a_table_that_holds_more_than_the_ledger_knows_is_right(
     number: int | None, bit: int, applied: bool
 ) -> None:
-    found = stand(
-        ledger_of(number, applied=applied), table_of(bit), {A: Committed(1, 8), B: Committed(2, 0)}
-    )
+    committed = {A: Committed(1, 8), B: Committed(2, 0)}
+    found = stand(ledger_of(number, applied=applied), table_of(bit), committed)
     assert isinstance(found, RebuildFromTable) and found.plan == plan_of(bit)
     assert (found.state.positions, found.state.uncommitted) == (POSITIONS, (A, C))
-    assert found.state.last.expected_commits == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, (
-        "they are moved from where they are now"
-    )
+    # they are moved from where they are now
+    assert found.state.last.expected_commits == {A: Committed(1, 8), B: SEEN[B], C: Committed()}
     assert found.state.last.id == found.plan.id
 
 
-@pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
-def test_an_offset_above_a_restored_one_was_moved_by_another_client(
-    on_offset_changed: OnOffsetChanged,
-) -> None:
+def test_an_offset_above_a_restored_one_was_moved_by_another_client() -> None:
     committed = {**COMPLETE, A: Committed(50, 0)}
-    if on_offset_changed is OnOffsetChanged.FAIL:
-        with pytest.raises(OffsetMoved):
-            stand(ledger_of(None), table_of(3), committed, on_offset_changed)
-    else:
-        found = stand(ledger_of(None), table_of(3), committed, on_offset_changed)
-        assert isinstance(found, RebuildFromTable) and found.state.followed == {A: 50}
+    with pytest.raises(OffsetMoved):
+        stand(ledger_of(None), table_of(3), committed)
+    found = stand(ledger_of(None), table_of(3), committed, OnOffsetChanged.FOLLOW)
+    assert isinstance(found, RebuildFromTable) and found.state.followed == {A: 50}
 
 
 # -- any | another uid, another table id
@@ -438,26 +395,36 @@ def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_pl
     theirs = table_of(5, metadata=stamp_of(plan_of(5, uid="deadbeef")))
     taking = plan_of(6, table_id="t1", kind=PlanKind.TAKE_OVER, inherits=Predecessor(APP_ID, 5))
     assert stand(Ledger(UID, taking), theirs) == Replay(taking)
-    disagreement(
-        Ledger(UID, replace(taking, inherits=Predecessor(APP_ID, 4))), theirs, "its uid is deadbeef"
-    )
+    of_another = replace(taking, inherits=Predecessor(APP_ID, 4))
+    disagreement(Ledger(UID, of_another), theirs, "its uid is deadbeef")
 
 
 def test_a_restore_after_the_removal_of_rows_is_reported_and_needs_no_decision() -> None:
     done = (ForeignCommit(8, "DELETE", "removed rows"), ForeignCommit(9, "RESTORE", "removed rows"))
-    error = disagreement(
-        ledger_of(2),
-        table_of(2, version=9, foreign=done),
-        "DELETE of another writer removed rows, and a RESTORE came .*, at version 9",
-    )
+    message = "DELETE of another writer removed rows, and a RESTORE came .*, at version 9"
+    error = disagreement(ledger_of(2), table_of(2, version=9, foreign=done), message)
     assert "then accept the table as it is now: etl table accept-changes CONF 9" in error.action
     assert "RESTORE the table" not in error.action
 
 
-@pytest.mark.parametrize("table_id", ["t1", "earlier"], ids=["an older copy", "another table"])
-@pytest.mark.parametrize("rows", [7, None])
+@pytest.mark.parametrize(
+    ("table_id", "message"),
+    [
+        ("t1", "Plan 3 was in the table as version 7, now the table does not hold it"),
+        ("earlier", "The table at this path has id earlier, plan 3 went to t1"),
+    ],
+    ids=["an older copy", "another table"],
+)
+@pytest.mark.parametrize(
+    ("rows", "given_up"),
+    [
+        (7, "the rows of plan 3 (7), and what it lacks of the plans before, are then given up"),
+        (None, "what it lacks of the plans until now is then given up"),
+    ],
+)
+@pytest.mark.parametrize("policy", OnRowsRemoved)
 def test_a_table_without_the_recorded_plan_is_reported_before_changes_that_were_accepted_long_ago(
-    table_id: str, rows: int | None
+    table_id: str, message: str, rows: int | None, given_up: str, policy: OnRowsRemoved
 ) -> None:
     recorded = ledger_of(3)
     assert recorded.newest and recorded.applied
@@ -467,21 +434,10 @@ def test_a_table_without_the_recorded_plan_is_reported_before_changes_that_were_
         applied=replace(recorded.applied, results=results),
         acknowledged=acknowledgement_of(3, table_id=None, delta_version=None),
     )
-    deleted = ForeignCommit(1, "DELETE", "removed rows")
-    table = table_of(2, id=table_id, version=2, foreign=(deleted,))
-    messages = {
-        "t1": "Plan 3 was in the table as version 7, now the table does not hold it",
-        "earlier": "The table at this path has id earlier, plan 3 went to t1",
-    }
-    for policy in OnRowsRemoved:
-        with pytest.raises(LedgersDisagree) as caught:
-            stand(ledger, table, on_rows_removed=policy)
-        assert caught.value.message == messages[table_id]
-    given_up = "what it lacks of the plans until now is then given up"
-    if rows:
-        given_up = (
-            "the rows of plan 3 (7), and what it lacks of the plans before, are then given up"
-        )
+    table = table_of(2, id=table_id, version=2, foreign=(DELETED,))
+    with pytest.raises(LedgersDisagree) as caught:
+        stand(ledger, table, on_rows_removed=policy)
+    assert caught.value.message == message
     assert caught.value.action == (
         "Check that table.path is the table that this pipeline wrote, and that it was not dropped, "
         "cloned or replaced. If it is right as it is, accept it: etl table accept-changes CONF 2 "
@@ -500,10 +456,8 @@ def test_a_table_without_the_recorded_plan_is_reported_before_changes_that_were_
 def test_a_table_that_another_writer_changed_is_rejected_with_the_version(
     ledger: Ledger, why: str
 ) -> None:
-    table = table_of(
-        2, foreign=(ForeignCommit(8, "RESTORE", why), ForeignCommit(9, "DELETE", "removed rows"))
-    )
-    error = disagreement(ledger, table, f"RESTORE of another writer {why}")
+    done = (ForeignCommit(8, "RESTORE", why), ForeignCommit(9, "DELETE", "removed rows"))
+    error = disagreement(ledger, table_of(2, foreign=done), f"RESTORE of another writer {why}")
     assert error.where["table_version"] == 8
 
 
@@ -516,24 +470,21 @@ def test_the_read_back_refuses_the_same() -> None:
 
 @pytest.mark.parametrize("ledger", [ledger_of(2), stored(3)])
 def test_a_delete_passes_under_record_and_nothing_else_does(ledger: Ledger) -> None:
-    deleted = table_of(2, foreign=(ForeignCommit(8, "DELETE", "removed rows"),))
-    assert stand(ledger, deleted, on_rows_removed=OnRowsRemoved.RECORD) == stand(
-        ledger, table_of(2)
-    )
+    def recording(*operations: str) -> PipelineState:
+        done = tuple(ForeignCommit(8, operation, "removed rows") for operation in operations)
+        table = table_of(2, foreign=done)
+        return stand(ledger, table, on_rows_removed=OnRowsRemoved.RECORD)
+
+    assert recording("DELETE") == stand(ledger, table_of(2))
     for operation in ("RESTORE", "WRITE", "TRUNCATE", "MERGE", "UPDATE", "REPLACE TABLE"):
         with pytest.raises(LedgersDisagree, match=operation):
-            stand(
-                ledger,
-                replace(
-                    deleted, foreign=(*deleted.foreign, ForeignCommit(9, operation, "removed rows"))
-                ),
-                on_rows_removed=OnRowsRemoved.RECORD,
-            )
+            recording("DELETE", operation)
 
 
 # -- the same, acknowledged
 
 
+NO_TABLE: dict[str, Any] = {"table_id": None, "delta_version": None}
 CHANGED = table_of(
     2,
     version=9,
@@ -548,20 +499,12 @@ CHANGED = table_of(
 @pytest.mark.parametrize(
     ("accepted", "is_covered"),
     [
-        ({"delta_version": 9}, True),
-        ({"delta_version": 9, "commit": "of now"}, True),
-        ({"delta_version": 9, "commit": "of then"}, False),
-        ({"delta_version": 8}, False),
-        ({"delta_version": 99, "table_id": "t0"}, False),
-        ({"table_id": None}, False),
-    ],
-    ids=[
-        "this version",
-        "this very commit",
-        "another commit of the version",
-        "an earlier version",
-        "another table",
-        "no table",
+        pytest.param({"delta_version": 9}, True, id="this version"),
+        pytest.param({"delta_version": 9, "commit": "of now"}, True, id="this very commit"),
+        pytest.param({"delta_version": 9, "commit": "of then"}, False, id="another commit"),
+        pytest.param({"delta_version": 8}, False, id="an earlier version"),
+        pytest.param({"delta_version": 99, "table_id": "t0"}, False, id="another table"),
+        pytest.param({"table_id": None}, False, id="no table"),
     ],
 )
 def test_changes_of_others_up_to_an_accepted_version_stop_nothing_and_any_other_stops(
@@ -579,80 +522,42 @@ def test_changes_of_others_up_to_an_accepted_version_stop_nothing_and_any_other_
 @pytest.mark.parametrize(
     "table", [table_of(None), table_of(None, id="clone"), table_of(1, id="old copy"), None]
 )
-def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(
+def test_an_accepted_table_is_continued_at_the_positions_of_zookeeper(
     table: Table | None,
 ) -> None:
-    acknowledgement = acknowledgement_of(
-        2, table_id=table.id if table else None, delta_version=table.version if table else None
-    )
-    assert stand(replace(ledger_of(2), acknowledged=acknowledgement), table) == UpToDate(
-        plan_of(2), POSITIONS
-    )
-    disagreement(replace(ledger_of(2), acknowledged=replace(acknowledgement, number=1)), table, ".")
-
-
-NO_TABLE: dict[str, Any] = {"table_id": None, "delta_version": None}
+    seen = {"table_id": table.id, "delta_version": table.version} if table else NO_TABLE
+    word = acknowledgement_of(2, **seen)
+    ledger = ledger_of(2)
+    assert stand(replace(ledger, acknowledged=word), table) == UpToDate(plan_of(2), POSITIONS)
+    disagreement(replace(ledger, acknowledged=replace(word, number=1)), table, ".")
 
 
 @pytest.mark.parametrize(
     ("acknowledgement", "table", "is_covered"),
     [
-        pytest.param(
-            {"transaction_version": 2, "was_recorded": True},
-            table_of(1, version=0),
-            False,
-            id="an older copy",
-        ),
-        pytest.param(
-            {"transaction_version": 1, "delta_version": 6, "was_recorded": False},
-            table_of(1, version=6),
-            False,
-            id="a copy from then",
-        ),
-        pytest.param(
-            {**NO_TABLE, "transaction_version": 0, "was_recorded": False},
-            None,
-            False,
-            id="dropped again",
-        ),
-        pytest.param(
-            {**NO_TABLE, "plan_id": "of another plan 2"},
-            None,
-            False,
-            id="another plan of the number",
-        ),
-        pytest.param(
-            {"commit": "of then"},
-            table_of(1, commit_in_log="of now"),
-            False,
-            id="another commit of the version",
-        ),
-        pytest.param(
-            {"commit": "of then"}, table_of(1), False, id="a commit that the log has no more"
-        ),
-        pytest.param(
-            {**NO_TABLE, "place": "/warehouse/old"}, None, False, id="no table at another place"
-        ),
-        pytest.param(
-            {"commit": "of then"},
-            table_of(1, commit_in_log="of then"),
-            True,
-            id="the very commit",
-        ),
-        pytest.param({**NO_TABLE, "place": PLACE}, None, True, id="no table at the very place"),
-        pytest.param(
-            {"transaction_version": 2, "was_recorded": False},
-            table_of(2),
-            True,
-            id="a plan that was recorded later",
-        ),
+        # an older copy than the accepted one, and a copy from then
+        ({"transaction_version": 2, "was_recorded": True}, table_of(1, version=0), False),
+        ({"transaction_version": 1, "delta_version": 6}, table_of(1, version=6), False),
+        # dropped again, another plan of the number, another place
+        ({**NO_TABLE, "transaction_version": 0}, None, False),
+        ({**NO_TABLE, "plan_id": "of another plan 2"}, None, False),
+        ({**NO_TABLE, "place": "/warehouse/old"}, None, False),
+        ({**NO_TABLE, "place": PLACE}, None, True),
+        # another commit of the version, or one that the log no longer has
+        ({"commit": "of then"}, table_of(1, commit_in_log="of now"), False),
+        ({"commit": "of then"}, table_of(1), False),
+        ({"commit": "of then"}, table_of(1, commit_in_log="of then"), True),
+        # a plan that was recorded later
+        ({"transaction_version": 2}, table_of(2), True),
     ],
 )
 def test_a_decision_covers_the_table_that_was_seen_and_none_with_fewer_rows(
     acknowledgement: dict[str, Any], table: Table | None, is_covered: bool
 ) -> None:
-    word = acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement})
-    ledger = replace(ledger_of(2), acknowledged=word)
+    facts = {"plan_id": plan_of(2).id, **acknowledgement}
+    if "transaction_version" in facts:
+        facts.setdefault("was_recorded", False)
+    ledger = replace(ledger_of(2), acknowledged=acknowledgement_of(2, **facts))
     if is_covered:
         assert stand(ledger, table) == UpToDate(plan_of(2), POSITIONS)
     else:
@@ -720,20 +625,14 @@ RESET = plan_of(
 @pytest.mark.parametrize("known", [ledger_of(2), Ledger()])
 @pytest.mark.parametrize("policy", OnOffsetChanged)
 def test_an_offset_that_may_be_from_before_a_reset_is_never_followed_by_an_older_ledger(
-    adopted: Plan,
-    known: Ledger,
-    policy: OnOffsetChanged,
+    adopted: Plan, known: Ledger, policy: OnOffsetChanged
 ) -> None:
     table = table_of(adopted.number, metadata=stamp_of(adopted))
-    with pytest.raises(
-        OffsetMoved, match="The ledger is older than the table.*the committed offset is 4, ours is"
-    ) as caught:
+    message = "The ledger is older than the table.*the committed offset is 4, ours is"
+    with pytest.raises(OffsetMoved, match=message) as caught:
         stand(known, table, {**COMPLETE, A: Committed(4, 7)}, policy)
-    assert (
-        "follow" in caught.value.action
-        and "on_offset_changed" not in caught.value.action
-        and "Set it back to" in caught.value.action
-    )
+    assert "follow" in caught.value.action and "Set it back to" in caught.value.action
+    assert "on_offset_changed" not in caught.value.action
 
 
 @pytest.mark.parametrize("offset", [3, 5])
@@ -741,31 +640,22 @@ def test_an_offset_that_may_be_from_before_a_reset_is_never_followed_by_an_older
 def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(
     offset: int, policy: OnOffsetChanged
 ) -> None:
-    found = stand(
-        ledger_of(2),
-        table_of(3, metadata=stamp_of(RESET)),
-        {**COMPLETE, A: Committed(offset, 7)},
-        policy,
-    )
+    table = table_of(3, metadata=stamp_of(RESET))
+    found = stand(ledger_of(2), table, {**COMPLETE, A: Committed(offset, 7)}, policy)
     assert isinstance(found, RebuildFromTable)
-    assert (
-        found.state.positions == RESET.loaded_until
-        and A in found.state.uncommitted
-        and not found.state.followed
-    )
+    assert found.state.positions == RESET.loaded_until
+    assert A in found.state.uncommitted and not found.state.followed
 
 
 def test_an_offset_above_a_resets_is_not_followed_before_a_plan_has_read_there() -> None:
-    ledger, table = (
-        Ledger(UID, RESET, CommitResult(3, RESET.id, 7, "t1", ())),
-        table_of(3, metadata=stamp_of(RESET)),
-    )
+    ledger = Ledger(UID, RESET, CommitResult(3, RESET.id, 7, "t1", ()))
+    table = table_of(3, metadata=stamp_of(RESET))
+    above = {**COMPLETE, A: Committed(4, 9)}
     with pytest.raises(OffsetMoved, match="since the log was truncated or recreated") as caught:
-        stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnOffsetChanged.FOLLOW)
+        stand(ledger, table, above, OnOffsetChanged.FOLLOW)
     assert "on_offset_changed" not in caught.value.action
-    found = stand(
-        ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnOffsetChanged.FOLLOW
-    )
+    elsewhere = {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}
+    found = stand(ledger, table, elsewhere, OnOffsetChanged.FOLLOW)
     assert isinstance(found, UpToDate) and found.followed == {C: 12}
 
 

@@ -1,9 +1,10 @@
-"""How the caps of a run are shared, and how ranges are cut and packed: laws."""
+"""How the limits of a plan are divided, and how ranges are cut and packed into tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,36 +37,24 @@ def test_caps_are_kept_but_for_one_record_that_is_larger(
     size: int | None,
     turn: int,
 ) -> None:
-    given_ = read_by(
-        divide_caps(
-            partitions,
-            costs,
-            LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size),
-            turn,
-        ),
-        partitions,
-    )
-    assert all(
-        0 <= count <= partitions[partition][1] - partitions[partition][0]
-        for partition, count in given_.items()
-    )
+    limits = LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size)
+    counts = read_by(divide_caps(partitions, costs, limits, turn), partitions)
+    for partition, (start, end) in partitions.items():
+        assert 0 <= counts[partition] <= end - start
     if records is not None:
-        assert sum(given_.values()) <= records
+        assert sum(counts.values()) <= records
     if size is not None:
-        total = sum(
-            count * costs.get(partition, ASSUMED_BYTES_PER_OFFSET)
-            for partition, count in given_.items()
-        )
-        assert total <= size * (1 + 1e-9) or sum(given_.values()) == 1
+        total = 0.0
+        for partition, count in counts.items():
+            total += count * costs.get(partition, ASSUMED_BYTES_PER_OFFSET)
+        assert total <= size * (1 + 1e-9) or sum(counts.values()) == 1
     if any(end > start for start, end in partitions.values()):
-        assert sum(given_.values()) > 0
+        assert sum(counts.values()) > 0
 
 
 @given(EXTENTS, COSTS, TURNS)
 def test_without_caps_everything_is_read(
-    partitions: dict[TopicPartition, tuple[int, int]],
-    costs: dict[TopicPartition, float],
-    turn: int,
+    partitions: dict[TopicPartition, tuple[int, int]], costs: dict[TopicPartition, float], turn: int
 ) -> None:
     assert divide_caps(partitions, costs, LimitsSettings(), turn) == {
         partition: end for partition, (_, end) in partitions.items()
@@ -85,35 +74,6 @@ def test_a_cap_of_records_is_used_up_and_shared_evenly(
     assert not short or max(given_.values()) <= min(short) + 1
 
 
-@given(EXTENTS, st.integers(1, 400), st.integers(0, 100), TURNS)
-def test_a_larger_cap_of_records_covers_no_log_less(
-    partitions: dict[TopicPartition, tuple[int, int]],
-    records: int,
-    more: int,
-    turn: int,
-) -> None:
-    less_, more_ = (
-        divide_caps(partitions, {}, LimitsSettings(max_records_per_plan=cap), turn)
-        for cap in (records, records + more)
-    )
-    assert all(less_[partition] <= more_[partition] for partition in partitions)
-
-
-@given(EXTENTS, COSTS, st.integers(1, 100_000), st.integers(0, 10_000), TURNS)
-def test_a_larger_cap_of_bytes_takes_at_most_the_odd_offset_from_a_log(
-    partitions: dict[TopicPartition, tuple[int, int]],
-    costs: dict[TopicPartition, float],
-    size: int,
-    more: int,
-    turn: int,
-) -> None:
-    less_, more_ = (
-        divide_caps(partitions, costs, LimitsSettings(max_bytes_per_plan=cap), turn)
-        for cap in (size, size + more)
-    )
-    assert all(less_[partition] <= more_[partition] + 1 for partition in partitions)
-
-
 @given(EXTENTS, COSTS, CAPS, st.none() | st.integers(1, 5000), TURNS)
 def test_no_log_starves_over_as_many_turns_as_there_are_logs(
     partitions: dict[TopicPartition, tuple[int, int]],
@@ -126,9 +86,8 @@ def test_no_log_starves_over_as_many_turns_as_there_are_logs(
     limits = LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size)
     read = dict.fromkeys(partitions, 0)
     for now in range(turn, turn + len(partitions)):
-        for partition, count in read_by(
-            divide_caps(partitions, costs, limits, now), partitions
-        ).items():
+        counts = read_by(divide_caps(partitions, costs, limits, now), partitions)
+        for partition, count in counts.items():
             read[partition] += count
     assert all(read[partition] for partition, (start, end) in partitions.items() if end > start)
 
@@ -144,13 +103,9 @@ def test_a_log_with_large_records_is_read_in_turn_with_one_of_small_records() ->
 
 
 def test_both_caps_hold_together() -> None:
-    partitions = {A: (0, 100), B: (0, 100)}
-    assert divide_caps(
-        partitions,
-        {A: 10.0, B: 10.0},
-        LimitsSettings(max_records_per_plan=50, max_bytes_per_plan=200),
-        turn=2,
-    ) == {A: 10, B: 10}
+    limits = LimitsSettings(max_records_per_plan=50, max_bytes_per_plan=200)
+    stops = divide_caps({A: (0, 100), B: (0, 100)}, {A: 10.0, B: 10.0}, limits, turn=2)
+    assert stops == {A: 10, B: 10}
 
 
 @given(st.integers(0, 300), st.integers(0, 500), st.floats(0, 2000), st.integers(1, 100_000))
@@ -175,10 +130,7 @@ def test_the_pieces_of_a_range_are_the_range(
     st.integers(0, 8),
 )
 def test_packing_puts_each_range_into_one_task_and_combines_leaders_only_below_the_size_of_a_task(
-    sizes: list[tuple[int, int | None]],
-    cost: float,
-    target: int,
-    parallelism: int,
+    sizes: list[tuple[int, int | None]], cost: float, target: int, parallelism: int
 ) -> None:
     ranges = [
         OffsetRange(
@@ -200,9 +152,7 @@ def test_packing_puts_each_range_into_one_task_and_combines_leaders_only_below_t
 
 @given(st.integers(1, 60), st.integers(0, 12), st.integers(1, 3))
 def test_a_little_from_many_leaders_is_as_many_tasks_as_work_at_once_however_many_lead(
-    leaders: int,
-    parallelism: int,
-    partitions: int,
+    leaders: int, parallelism: int, partitions: int
 ) -> None:
     """Each is a file of the table, and a start of Spark's."""
     ranges = [
@@ -215,36 +165,31 @@ def test_a_little_from_many_leaders_is_as_many_tasks_as_work_at_once_however_man
     )
 
 
-def test_much_from_one_leader_stays_apart_from_the_little_that_others_lead() -> None:
-    sizes = (2**18, 10, 10, 10)
+@pytest.mark.parametrize(
+    ("sizes", "leaders", "parallelism", "tasks"),
+    [
+        ([2**18, 10, 10, 10], 4, 2, ((0,), (1, 2, 3))),
+        ([10] * 8, 1, 4, ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ([2**18] * 4, 1, 1, ((0,), (1,), (2,), (3,))),
+        ([4096] * 4, 2, 1, ((0, 2), (1, 3))),
+        ([], 1, 4, ()),
+    ],
+    ids=[
+        "much from one leader stays apart from the little of others",
+        "little is packed so that all workers have something",
+        "large ranges have tasks of their own",
+        "leaders with enough for a task do not share one",
+        "nothing to read needs no task",
+    ],
+)
+def test_ranges_are_packed_by_their_size_and_leader(
+    sizes: list[int], leaders: int, parallelism: int, tasks: tuple[tuple[int, ...], ...]
+) -> None:
     ranges = [
-        OffsetRange(TopicPartition("clicks", p), 0, size, Leader(Broker(p, "h", 1)))
+        OffsetRange(TopicPartition("clicks", p), 0, size, Leader(Broker(p % leaders, "h", 1)))
         for p, size in enumerate(sizes)
     ]
-    assert pack_tasks(ranges, {}, 2**28, parallelism=2) == ((0,), (1, 2, 3))
-
-
-def test_small_ranges_are_packed_so_that_all_workers_have_something() -> None:
-    ranges = [OffsetRange(TopicPartition("clicks", p), 0, 10, Leader(BROKER)) for p in range(8)]
-    tasks = pack_tasks(ranges, {}, 2**28, parallelism=4)
-    assert sorted(map(len, tasks)) == [2, 2, 2, 2]
-
-
-def test_large_ranges_get_tasks_of_their_own() -> None:
-    ranges = [OffsetRange(TopicPartition("clicks", p), 0, 2**18, Leader(BROKER)) for p in range(4)]
-    assert len(pack_tasks(ranges, {}, 2**28, parallelism=1)) == 4
-
-
-def test_ranges_of_two_leaders_that_are_worth_a_task_do_not_share_one() -> None:
-    ranges = [
-        OffsetRange(TopicPartition("clicks", p), 0, 4096, Leader(Broker(p % 2, "h", 1)))
-        for p in range(4)
-    ]
-    assert pack_tasks(ranges, {}, 2**28, parallelism=1) == ((0, 2), (1, 3))
-
-
-def test_nothing_to_read_needs_no_task() -> None:
-    assert pack_tasks([], {}, 1, parallelism=4) == ()
+    assert pack_tasks(ranges, {}, 2**28, parallelism) == tasks
 
 
 @given(
@@ -253,9 +198,7 @@ def test_nothing_to_read_needs_no_task() -> None:
     st.integers(1, 2**30),
 )
 def test_a_run_uses_as_many_tasks_as_work_at_once_where_there_is_enough_to_read(
-    sizes: list[tuple[int, int]],
-    parallelism: int,
-    target: int,
+    sizes: list[tuple[int, int]], parallelism: int, target: int
 ) -> None:
     cost = 2.0**20
     wholes = [

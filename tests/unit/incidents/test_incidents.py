@@ -20,12 +20,12 @@ from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     CRASHES,
-    SETTINGS,
     OutsideOf,
     crash_at,
     grow,
     of_both_kinds,
     outside_of,
+    run,
     settings_for,
 )
 from tests.fakes.world import Crash, FakeWorld, When
@@ -100,10 +100,8 @@ def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_num
     incident = incident_of("expired_range")
     decided = decide(incident.looks[0], incident.settings, incident.plans[0].created_at_ms)
     assert decided.action is Action.SUPERSEDE and decided.plan
-    assert [
-        (loss.partition.partition, loss.from_offset, loss.until_offset)
-        for loss in decided.plan.losses.lost
-    ] == [(0, 5000, 6200)]
+    [lost] = decided.plan.losses.lost
+    assert (lost.partition.partition, lost.from_offset, lost.until_offset) == (0, 5000, 6200)
     assert decided_as_then(incident) == ["plan 2", "up_to_date"]
 
 
@@ -124,14 +122,11 @@ def reported(outside: Outside) -> Report:
 @of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 def test_whatever_a_crash_left_the_report_of_the_next_run_is_decided_as_that_run_did(
-    outside_of: OutsideOf,
-    step: str,
-    when: When,
+    outside_of: OutsideOf, step: str, when: When
 ) -> None:
     outside = outside_of(5, 3, 4)
-    settings = settings_for(outside)
     with pytest.raises(Crash):
-        ingest(FakeWorld(outside, settings, crash_at(step, when)), settings, reported(outside_of()))
+        run(outside, at=crash_at(step, when))
     grow(outside, 2, 0, 1)
     incident = file_of(reported(outside))
     assert f"plan {len(outside.plans)}" in decided_as_then(incident)
@@ -160,12 +155,10 @@ def test_in_a_report_each_range_is_a_line_for_people() -> None:
     report = reported(outside_of(5, 3, 4))
     lines = as_text(report.as_json(), report.snapshots_as_json()).splitlines()
     [begins] = [number for number, line in enumerate(lines) if line.endswith('"ranges": [')]
-    reported_value = [
-        json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]
-    ]
-    assert report.plan and [(r["partition"], r["until"]) for r in reported_value] == [
-        (r.partition.partition, r.until_offset) for r in report.plan.ranges
-    ]
+    rows = [json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]]
+    assert report.plan
+    ranges = [(r.partition.partition, r.until_offset) for r in report.plan.ranges]
+    assert [(row["partition"], row["until"]) for row in rows] == ranges
 
 
 def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
@@ -174,24 +167,12 @@ def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
         {"message": "}, {", "gaps": [[1, 2], [3, 4]]},
         {"message": "a\nb\u2028"},
     ]
-    document = {
-        "rows": rows,
-        "plan": {"kind": "ingest", "none": []},
-        "plans": [{"ranges": rows}, {"ranges": []}],
-        "no": {},
-    }
+    plans = [{"ranges": rows}, {"ranges": []}]
+    document = {"rows": rows, "plan": {"kind": "ingest", "none": []}, "plans": plans, "no": {}}
     text = as_text(document, None)
     assert json.loads(text) == document
-    assert (
-        text.count('{"message"')
-        == 2 * 3
-        == text.count('\n    {"message"') + text.count('\n        {"message"')
-    )
-
-
-def test_a_report_without_looks_is_as_it_was() -> None:
-    report = Report("run-1", "clicks", "group", "clicks", 0, settings=SETTINGS)
-    assert json.loads(as_text(report.as_json(), report.snapshots_as_json())) == report.as_json()
+    assert text.count('{"message"') == 2 * 3
+    assert text.count('\n    {"message"') + text.count('\n        {"message"') == 2 * 3
 
 
 def test_what_a_run_saw_is_not_in_the_document_for_programs() -> None:

@@ -335,15 +335,18 @@ class FakeBroker:
                     has_asked = True
                     key, version = struct.unpack_from(">hh", request)
                     self.requests.append((key, version))
-                    if key not in _ANSWERS:
-                        return  # a broker hangs up on a request that it does not know
                     response = self._answer(key, version, request)
+                    if response is None:
+                        return  # a broker hangs up on a request that it does not know
                     act = self.script[key].popleft() if self.script[key] else as_it_is
                     act(connection, response)
             except (OSError, EOFError):
                 return
 
-    def _answer(self, key: int, version: int, request: bytes) -> bytes:
+    def _answer(self, key: int, version: int, request: bytes) -> bytes | None:
+        """Return the response; None if the broker does not know the request."""
+        if key not in _ANSWERS:
+            return None
         kind, answer = _ANSWERS[key]
         decoded = kind.decode(request, version=version, header=True)
         response = answer(self, decoded, version)

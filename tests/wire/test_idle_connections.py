@@ -64,11 +64,9 @@ def test_the_next_consumer_of_a_broker_takes_the_connection_without_a_handshake(
     broker: FakeBroker, idle: IdleConnections
 ) -> None:
     assert [ask(broker, idle) for _ in range(5)] == [2] * 5
-    assert (
-        broker.connections,
-        [key for key, _ in broker.requests].count(API_VERSIONS),
-        len(idle),
-    ) == (1, 1, 1)
+    assert broker.connections == 1
+    assert [key for key, _ in broker.requests].count(API_VERSIONS) == 1
+    assert len(idle) == 1
 
 
 def test_several_at_a_time_have_one_each(broker: FakeBroker, idle: IdleConnections) -> None:

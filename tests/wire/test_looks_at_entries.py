@@ -56,11 +56,9 @@ def test_each_offset_of_a_log_is_verified_for_itself(broker: JafkaBroker) -> Non
             assert one == LookedAt(one.offset, True)
             continue
         around = max(start for start in starts if start < one.offset)
-        assert (one.is_entry, one.before, one.after) == (
-            False,
-            around,
-            [*starts, end][starts.index(around) + 1],
-        )
+        assert one.is_entry is False
+        assert one.before == around
+        assert one.after == [*starts, end][starts.index(around) + 1]
         assert one.wrong
 
 
@@ -69,11 +67,9 @@ def test_a_payload_that_holds_messages_does_not_pass_for_the_log(broker: JafkaBr
     end = broker.append("clicks", 0, entry(TEXT), entry(copy), entry(TEXT))
     inside = len(entry(TEXT)) + 10 + len(entry(b"one"))
     [one] = looked(broker, inside)
-    assert (one.is_entry, one.before, one.after) == (
-        False,
-        len(entry(TEXT)),
-        end - len(entry(TEXT)),
-    )
+    assert one.is_entry is False
+    assert one.before == len(entry(TEXT))
+    assert one.after == end - len(entry(TEXT))
 
 
 def test_an_offset_too_far_from_a_boundary_is_verified_by_its_checksum_only(
@@ -117,10 +113,8 @@ def test_bytes_that_are_too_few_to_be_a_message_are_none_however_far_the_walk_wo
     monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
     end = broker.append("clicks", 0, entry(b"x" * 6000), entry(b"\0" * 30))
     for one in looked(broker, *range(end - 8, end)):
-        assert (one.is_entry, one.wrong) == (
-            False,
-            f"there are {end - one.offset} bytes before {end}, and none is so small",
-        )
+        assert one.is_entry is False
+        assert one.wrong == f"there are {end - one.offset} bytes before {end}, and none is so small"
 
 
 def test_no_message_reaches_beyond_its_segment(
@@ -133,15 +127,17 @@ def test_no_message_reaches_beyond_its_segment(
     segment = broker.append("clicks", 0, entry(b"x" * 4990)) - 5000
     inside = segment - len(claims_more)
     [one] = looked(broker, inside, until=segment)
-    assert (one.is_entry, one.wrong) == (
-        False,
-        f"it would reach to {inside + 4004}, beyond {segment}, where its segment or the log ends",
+    assert one.is_entry is False
+    assert (
+        one.wrong
+        == f"it would reach to {inside + 4004}, beyond {segment}, where its segment or the log ends"
     )
     for unseen in (inside, segment - 1, segment - 3):  # the broker named the log's end alone
         [one] = looked(broker, unseen)
-        assert (one.is_entry, one.wrong) == (
-            False,
-            f"there are {segment - unseen} bytes before its segment ends, and no whole message",
+        assert one.is_entry is False
+        assert (
+            one.wrong
+            == f"there are {segment - unseen} bytes before its segment ends, and no whole message"
         )
 
 

@@ -152,10 +152,8 @@ def test_what_will_not_pass_is_its_own_error_with_the_group_and_the_broker(
     with pytest.raises(kind, match=rf"\(code {code}\)") as raised:
         of(stage, protocol).member().join()
     assert type(raised.value) is kind
-    assert (raised.value.where["group"], raised.value.where["broker"]) == (
-        "g",
-        f"{broker.host}:{broker.port}",
-    )
+    assert raised.value.where["group"] == "g"
+    assert raised.value.where["broker"] == f"{broker.host}:{broker.port}"
     assert broker.group.members == {} and broker.consumers == {}
 
 
@@ -354,10 +352,8 @@ def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_
             half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
         stage.grow("clicks", PARTITIONS + 2)
         with stage.joined(instance_id="static") as (_, back):
-            assert (back.partitions, leader.rejoin().generation) == (
-                stage.logs - half.partitions,
-                half.generation,
-            )
+            assert back.partitions == stage.logs - half.partitions
+            assert leader.rejoin().generation == half.generation
 
 
 def test_without_a_description_of_the_group_a_returning_static_leader_rebalances_it(
@@ -381,10 +377,8 @@ def test_without_a_description_of_the_group_a_returning_static_follower_stays_in
         broker.refusals[GROUPS].append(69)
         stage.grow("more", 1)
         with stage.joined(instance_id="static", topics=("clicks", "more")) as (_, back):
-            assert (back.generation, leader.rejoin().generation) == (
-                half.generation,
-                half.generation,
-            )
+            assert back.generation == half.generation
+            assert leader.rejoin().generation == half.generation
 
 
 def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(

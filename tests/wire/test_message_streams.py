@@ -121,10 +121,7 @@ def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
             next(streams[2])
         assert Counter(
             record.topic_partition for stream in streams[:2] for record in taken(stream, 3)
-        ) == {
-            P0: 3,
-            P1: 3,
-        }
+        ) == {P0: 3, P1: 3}
 
 
 def test_a_stream_times_out_and_then_continues(broker: FakeCoordinator) -> None:

@@ -234,9 +234,7 @@ def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(
 # Commits
 
 
-def test_a_commit_of_a_former_epoch_is_repeated_in_the_present_one(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_commit_of_a_former_epoch_is_repeated_in_the_present_one(broker: FakeCoordinator) -> None:
     more(broker)
     with opened(broker, "consumer") as consumer:
         consumer.subscribe(["clicks"])

@@ -55,11 +55,9 @@ def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_commi
 ) -> None:
     result = tail(conf, "-n", "6")
     fields = sorted(line.split("\t") for line in result.out.splitlines())
-    assert (result.code, len(fields), fields[0]) == (
-        0,
-        6,
-        ["clicks", "0", "0", AT, "k", '{"n": 0}', ""],
-    )
+    assert result.code == 0
+    assert len(fields) == 6
+    assert fields[0] == ["clicks", "0", "0", AT, "k", '{"n": 0}', ""]
     assert (
         result.err == "etl: as a member of lookers: clicks\netl: 6 records; the requested number\n"
     )
@@ -71,13 +69,11 @@ def test_one_document_for_a_program(conf: Path) -> None:
         conf, "--topic", "clicks", "--timeout", "400ms", "--json", "--value-format", "json"
     )
     document = result.document
-    assert (
-        result.code,
-        document["group"],
-        document["topics"],
-        document["shown"],
-        document["ended"],
-    ) == (0, "lookers", ["clicks"], 6, "no further record within --timeout")
+    assert result.code == 0
+    assert document["group"] == "lookers"
+    assert document["topics"] == ["clicks"]
+    assert document["shown"] == 6
+    assert document["ended"] == "no further record within --timeout"
     assert {
         (one["topic"], one["partition"], one["offset"], one["value"]["n"])
         for one in document["records"]

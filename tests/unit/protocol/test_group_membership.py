@@ -68,12 +68,10 @@ def test_a_join_has_our_name_our_subscription_and_our_timeouts(version: int) -> 
         speaking(Api.JOIN_GROUP, version).groups.join_group(WANTED),
         JoinGroupRequest,
     )
-    assert (found.group_id, found.member_id, found.protocol_type, found.session_timeout_ms) == (
-        "g",
-        "m-1",
-        "consumer",
-        10_000,
-    )
+    assert found.group_id == "g"
+    assert found.member_id == "m-1"
+    assert found.protocol_type == "consumer"
+    assert found.session_timeout_ms == 10_000
     assert version == 0 or found.rebalance_timeout_ms == 60_000
     assert [each.name for each in found.protocols] == ["range", "roundrobin"]
     assert ConsumerProtocolSubscription.decode(bytes(found.protocols[0].metadata)).topics == [
@@ -130,17 +128,13 @@ def test_a_heartbeat_of_the_consumer_protocol_has_every_field_at_the_join_and_on
         )
 
     first = plain_answer(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
-    assert (first.group_id, first.member_id, first.member_epoch, first.instance_id) == (
-        "g",
-        "m-1",
-        0,
-        "static",
-    )
-    assert (first.rebalance_timeout_ms, first.subscribed_topic_names, first.topic_partitions) == (
-        60_000,
-        ["a", "b"],
-        [],
-    )
+    assert first.group_id == "g"
+    assert first.member_id == "m-1"
+    assert first.member_epoch == 0
+    assert first.instance_id == "static"
+    assert first.rebalance_timeout_ms == 60_000
+    assert first.subscribed_topic_names == ["a", "b"]
+    assert first.topic_partitions == []
     later = plain_answer(
         ConsumerHeartbeat("g", "m-1", 4, None, 60_000, ("a",), {topic: frozenset({2, 1})})
     )
@@ -178,13 +172,11 @@ def test_only_the_leader_gets_all_members_and_not_if_the_group_is_already_assign
     }
     for version, response in answer.items():
         joined = group_messages.parse_join(response)
-        assert (
-            joined.refusal,
-            joined.generation,
-            joined.strategy,
-            joined.is_leader,
-            joined.member_id,
-        ) == (None, 7, "range", True, "m-1")
+        assert joined.refusal is None
+        assert joined.generation == 7
+        assert joined.strategy == "range"
+        assert joined.is_leader is True
+        assert joined.member_id == "m-1"
         assert [
             (each.member_id, each.instance_id, each.subscription.topics) for each in joined.members
         ] == [("m-1", None, ("a", "b")), ("m-2", "static" if version >= 5 else None, ("a",))]
@@ -212,11 +204,9 @@ def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id
     response.leader, response.members = leader, []
     for instance_id, expected in (("driver", is_back), (None, False)):
         joined = group_messages.parse_join(response, instance_id)
-        assert (joined.is_leader, joined.skips_assignment, joined.members) == (
-            expected,
-            expected,
-            (),
-        )
+        assert joined.is_leader == expected
+        assert joined.skips_assignment == expected
+        assert joined.members == ()
 
 
 @pytest.mark.parametrize(

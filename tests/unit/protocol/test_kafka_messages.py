@@ -169,13 +169,11 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
     answer = fetch_messages.parse_fetch(version, body, TARGETS, **PLACE)
     first, second = answer.partitions
     assert (answer.throttle_ms, answer.refusal) == (250 if version >= 1 else 0, None)
-    assert (
-        first.topic,
-        first.partition,
-        first.refusal,
-        first.high_watermark,
-        bytes(first.records),
-    ) == ("demo", 3, None, 7, b"abcdef")
+    assert first.topic == "demo"
+    assert first.partition == 3
+    assert first.refusal is None
+    assert first.high_watermark == 7
+    assert bytes(first.records) == b"abcdef"
     assert (first.last_stable_offset, first.aborted) == (
         (6, ((9, 4),)) if version >= 4 else (None, ())
     )

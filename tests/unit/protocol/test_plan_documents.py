@@ -30,12 +30,7 @@ from etl.ledger.plan_document import (
     render_plan,
     with_id,
 )
-from etl.model.partitions import (
-    Broker,
-    Committed,
-    Leader,
-    TopicPartition,
-)
+from etl.model.partitions import Broker, Committed, Leader, TopicPartition
 from etl.model.plans import (
     CommitResult,
     OffsetRange,

@@ -84,9 +84,7 @@ def test_logs_of_an_absent_broker_are_reported_at_once_and_the_others_read(broke
     assert time.monotonic() - began < 30
 
 
-def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_registered_no_more(
-    broker: Broker,
-) -> None:
+def test_a_silent_broker_is_waited_for_while_it_is_registered(broker: Broker) -> None:
     gone = Broker(8, "127.0.0.1", 1, "jafka")
     registry = Registry(broker, gone)
 

@@ -137,9 +137,7 @@ def test_a_negative_size_is_never_sent_because_its_answer_would_have_no_end() ->
         fetch(FetchTarget(DEMO, 0, -5))
 
 
-def test_the_response_is_bounded_by_the_request_since_the_broker_has_no_bound_of_the_whole() -> (
-    None
-):
+def test_the_request_bounds_the_response() -> None:
     partitions = [TopicPartition("demo", number) for number in range(4)]
     request = fetch(
         *(

@@ -72,24 +72,11 @@ def test_without_a_total_limit_the_first_log_is_requested_whole_and_others_if_th
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9", "0.10.0"])
-def test_a_time_is_not_looked_for_where_brokers_know_only_when_segments_were_written(
-    release: str,
-) -> None:
+def test_brokers_before_0_10_1_find_no_time(release: str) -> None:
     with pytest.raises(SettingsError, match="before 0.10.1 cannot find the record of a time"):
         spoken_to_as(release).list_offsets(
             {DEMO: EARLIEST, OTHER: 1_700_000_000_000}, Isolation.READ_UNCOMMITTED, {}
         )
-
-
-def test_the_segments_before_a_time_are_named_newest_first() -> None:
-    request = spoken_to_as("0.8").offsets_before(DEMO, 1_700_000_000_000, 3)
-    assert request.frame(2)[-12:] == hexed("0000018bcfe56800 00000003")
-    reported = (
-        "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000028 0000000000000000"
-    )
-    assert request.read(answer(reported)).answer == (40, 0)
-    refused = request.read(answer("00000001 000464656d6f 00000001 00000000 0003 00000000")).answer
-    assert isinstance(refused, BrokerRefusal) and refused.meaning is Meaning.UNKNOWN_TOPIC
 
 
 def test_a_later_broker_names_one_offset_for_a_time_or_none() -> None:
@@ -156,9 +143,7 @@ def test_metadata_v0_has_leaders_and_neither_ids_nor_epochs() -> None:
     ("requests", "found"),
     [([], {}), (["demo"], {"demo": None}), (["demo", "gone"], {"demo": None, "gone": "unknown"})],
 )
-def test_of_all_topics_the_requested_ones_are_returned_and_a_missing_one_as_unknown(
-    requests: list[str], found: Any
-) -> None:
+def test_requested_topics_are_returned(requests: list[str], found: Any) -> None:
     reported = spoken_to_as("0.8").metadata(requests).read(answer(BROKERS + TOPICS)).answer
     assert {name: topic.refusal and "unknown" for name, topic in reported.topics.items()} == found
     assert all(
@@ -310,9 +295,7 @@ def test_a_broker_without_a_request_of_its_configured_release_is_of_another_one(
 
 
 @pytest.mark.parametrize("text", ["0.8", "0.9", "0.10.0", "0.10.2"])
-def test_a_broker_with_transactions_is_no_release_without_them_under_read_committed(
-    text: str,
-) -> None:
+def test_a_release_has_transactions_or_none(text: str) -> None:
     told_itself = KafkaProtocol(versions.releases()["1.1"], "me", "b:1")
     refused = told_itself.release_mismatch(f"kafka-{text}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}

@@ -69,7 +69,7 @@ each_bound = pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES"])
 @each_bound
 @settings(max_examples=30, deadline=None)
 @given(old_logs(), st.integers(1, 9), st.integers(1, 200), st.data())
-def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_result_are_the_same(
+def test_the_cut_into_arrow_batches_changes_no_row(
     bound: str, partition: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject
 ) -> None:
     until = last_offset(partition[-1][1]) + 1
@@ -88,7 +88,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_result_are_t
 @each_bound
 @settings(max_examples=30, deadline=None)
 @given(entry_lists, st.integers(1, 9), st.integers(1, 200))
-def test_however_physical_entries_are_cut_into_arrow_batches_the_rows_are_the_same(
+def test_the_cut_of_physical_entries_changes_no_row(
     bound: str, entries: list[Entry], limit: int, group_bytes: int
 ) -> None:
     records = encode_physical(entries)

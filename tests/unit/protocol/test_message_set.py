@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, RecordTooLarge
 from etl.records import codecs
+from etl.records.entries import largest_timestamp
 from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode
 from tests.fakes.logs import cursor_of, rows_between, rows_in
@@ -315,9 +316,7 @@ def test_messages_with_offsets_that_do_not_rise_are_corrupt(magic: int) -> None:
 
 @each_magic
 @each_codec
-def test_a_wrapper_that_decompresses_to_more_than_the_bound_is_refused(
-    magic: int, codec: Codec
-) -> None:
+def test_a_wrapper_beyond_the_bound_is_refused(magic: int, codec: Codec) -> None:
     wrapper = Wrapper([Msg(5, bytes(2_000_000))], codec)
     for offset in (5, 0):
         partition = Wrapper([Msg(offset, bytes(2_000_000))], codec) if offset == 0 else wrapper
@@ -350,3 +349,59 @@ def test_a_message_beyond_the_range_that_vouches_for_its_end_must_be_whole() -> 
     partition = encode_logical([Msg(5, b"a"), Msg(9, b"c")], 0)
     with pytest.raises(CorruptData):
         rows_between(damaged(partition, len(partition) - 1), 5, 8)
+
+
+# The timestamp in the header of a record batch or message, without decoding it
+
+AT = 1_750_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("records", "reported"),
+    [
+        (encode(Batch(5, [Rec(0), Rec(1)], base_timestamp=AT, max_timestamp=AT + 9)), AT + 9),
+        (encode(Batch(5, [Rec(0)], base_timestamp=-1, max_timestamp=-1)), None),
+        (encode_logical([Msg(5, b"a", timestamp=AT)], 1), AT),
+        (encode_logical([Msg(5, b"a")], 1), None),
+        (
+            encode_logical(
+                [
+                    Wrapper(
+                        [Msg(5, b"a", timestamp=AT), Msg(6, b"b", timestamp=AT + 9)],
+                        timestamp=AT + 9,
+                    )
+                ],
+                1,
+            ),
+            AT + 9,
+        ),
+        (encode_logical([Msg(5, b"a")], 0), None),
+        (b"", None),
+    ],
+    ids=[
+        "batch",
+        "batch without",
+        "message v1",
+        "message v1 without",
+        "wrapper v1",
+        "message v0",
+        "nothing",
+    ],
+)
+def test_the_header_of_the_first_batch_has_the_largest_timestamp(
+    records: bytes, reported: int | None
+) -> None:
+    assert largest_timestamp(memoryview(records)) == reported
+    if reported is not None:
+        follows = encode(Batch(9, [Rec(0)], max_timestamp=AT * 2))
+        assert largest_timestamp(memoryview(records + follows)) == reported
+
+
+def test_a_truncated_header_has_no_timestamp() -> None:
+    whole = encode(Batch(5, [Rec(0)], max_timestamp=AT))
+    assert [largest_timestamp(memoryview(whole[:size])) for size in (16, 17, 42, 43)] == [
+        None,
+        None,
+        None,
+        AT,
+    ]

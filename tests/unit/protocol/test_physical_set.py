@@ -170,9 +170,7 @@ def test_a_position_inside_a_message_is_an_error_that_names_it_and_gives_no_row(
         b"GET / HTTP",
     ],
 )
-def test_bytes_that_cannot_begin_a_message_are_reported_at_once_and_never_waited_for(
-    records: bytes,
-) -> None:
+def test_bytes_that_begin_no_message_are_reported_at_once(records: bytes) -> None:
     for before in (b"", HELLO):
         with pytest.raises(
             MisalignedOffset, match="No message is at this byte position:"
@@ -279,9 +277,7 @@ def test_messages_are_read_as_deep_as_a_bound_and_no_deeper() -> None:
     ],
     ids=["gzip", "snappy", "in sum", "deep"],
 )
-def test_what_decompresses_to_more_than_the_bound_in_all_its_depths_is_refused(
-    entry: Entry,
-) -> None:
+def test_the_bound_counts_all_depths(entry: Entry) -> None:
     partition = HELLO + entry_bytes(entry)
     with pytest.raises(RecordTooLarge, match="decompresses to more than 1048576") as caught:
         physical_rows_between(partition, 1000, 1000 + len(partition), max_unpacked_bytes=1 << 20)

@@ -1,5 +1,5 @@
-"""Records of an answer one by one: their offset and the next one, skipped records, and an answer
-without a complete record.
+"""`Messages`, the records of an answer one by one: their offset and the next one, skipped records, and an
+answer without a complete record.
 """
 
 from __future__ import annotations

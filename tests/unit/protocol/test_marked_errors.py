@@ -1,4 +1,4 @@
-"""Every failure keeps its kind and its place on its way through a traceback."""
+"""Errors that are marked in a text: each keeps its kind and its place in a traceback."""
 
 from __future__ import annotations
 

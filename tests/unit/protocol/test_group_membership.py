@@ -208,11 +208,10 @@ def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id
 @pytest.mark.parametrize(
     "reported",
     [
-        Subscription(("a",)),
-        Subscription(("a", "b"), LOGS, 7, b"data"),
-        Subscription((), generation=3),
+        pytest.param(Subscription(("a",)), id="plain"),
+        pytest.param(Subscription(("a", "b"), LOGS, 7, b"data"), id="owned"),
+        pytest.param(Subscription((), generation=3), id="nothing"),
     ],
-    ids=["plain", "owned", "nothing"],
 )
 def test_a_subscription_is_read_as_it_was_written(reported: Subscription) -> None:
     assert (
@@ -235,18 +234,13 @@ def test_a_version_that_is_not_known_yet_is_read_as_far_as_it_is() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"\xff\xff\0\0\0\0",
-        b"\0\0\0\0\0\1\0\1a\0\0\0\1\xff\xff\xff\xff\0\0\0\0",
-        b"\0\0\0\0\0\1\xff\xff\0\0\0\0",
-        b"\0\0\x7f\xff\xff\xff",
-        b"\0",
-    ],
-    ids=[
-        "its version",
-        "a negative partition",
-        "a topic without a name",
-        "too many topics",
-        "cut off",
+        pytest.param(b"\xff\xff\0\0\0\0", id="its version"),
+        pytest.param(
+            b"\0\0\0\0\0\1\0\1a\0\0\0\1\xff\xff\xff\xff\0\0\0\0", id="a negative partition"
+        ),
+        pytest.param(b"\0\0\0\0\0\1\xff\xff\0\0\0\0", id="a topic without a name"),
+        pytest.param(b"\0\0\x7f\xff\xff\xff", id="too many topics"),
+        pytest.param(b"\0", id="cut off"),
     ],
 )
 def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:

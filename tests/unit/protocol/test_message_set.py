@@ -187,22 +187,13 @@ NONE, LONG = struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)
 @pytest.mark.parametrize(
     "fields",
     [
-        LONG + b"k" + NONE,
-        NONE + LONG + b"v",
-        NONE + struct.pack(">i", 2) + b"v",
-        NONE + struct.pack(">i", 1) + b"vx",
-        NONE + NONE + b"x",
-        struct.pack(">i", 5) + b"k" + NONE,
-        struct.pack(">i", 4) + NONE,
-    ],
-    ids=[
-        "key",
-        "value",
-        "value by one",
-        "a byte left",
-        "a byte after null",
-        "key over value",
-        "no room for the value's length",
+        pytest.param(LONG + b"k" + NONE, id="key"),
+        pytest.param(NONE + LONG + b"v", id="value"),
+        pytest.param(NONE + struct.pack(">i", 2) + b"v", id="value by one"),
+        pytest.param(NONE + struct.pack(">i", 1) + b"vx", id="a byte left"),
+        pytest.param(NONE + NONE + b"x", id="a byte after null"),
+        pytest.param(struct.pack(">i", 5) + b"k" + NONE, id="key over value"),
+        pytest.param(struct.pack(">i", 4) + NONE, id="no room for the value's length"),
     ],
 )
 def test_a_length_that_points_outside_its_message_is_corrupt(magic: int, fields: bytes) -> None:

@@ -30,12 +30,11 @@ def reading(*, began: float | None, last_came: float | None, ended: int) -> Foll
 @pytest.mark.parametrize(
     ("began", "last_came", "ended", "verb", "first_job", "fetch"),
     [
-        (None, None, 0, Verb.FIRST_JOB, None, None),
-        (3.0, 4.0, 1, Verb.FETCH, 2.0, 6.0),
-        (3.0, 7.0, 2, Verb.APPEND, 2.0, 4.0),
-        (None, 7.0, 2, Verb.APPEND, 0.0, 6.0),
+        pytest.param(None, None, 0, Verb.FIRST_JOB, None, None, id="no task has begun"),
+        pytest.param(3.0, 4.0, 1, Verb.FETCH, 2.0, 6.0, id="one has ended"),
+        pytest.param(3.0, 7.0, 2, Verb.APPEND, 2.0, 4.0, id="both have"),
+        pytest.param(None, 7.0, 2, Verb.APPEND, 0.0, 6.0, id="both have, without reports"),
     ],
-    ids=["no task has begun", "one has ended", "both have", "both have, without reports"],
 )
 def test_a_read_has_three_phases(
     began: float | None,

@@ -40,7 +40,7 @@ def responses(api: Api) -> tuple[bytes, ...]:
     _, lowest, highest = api.value
     name = f"{api.name.title().replace('_', '')}Response"
     kind = next(getattr(module, name) for module in _MODULES if hasattr(module, name))
-    response = _built(kind, _RESPONSES[api.name])
+    response = built(kind, _RESPONSES[api.name])
     return tuple(
         bytes([version])
         + (1).to_bytes(4, "big")
@@ -50,16 +50,16 @@ def responses(api: Api) -> tuple[bytes, ...]:
     )
 
 
-def _built(kind: Any, values: dict[str, Any]) -> Any:
+def built(kind: Any, values: dict[str, Any]) -> Any:
     """A message of kafka-python with these values."""
     return kind(**{name: _value(kind.fields[name], value) for name, value in values.items()})
 
 
 def _value(field: Any, value: Any) -> Any:
     if field.is_struct():
-        return _built(field.data_class, value)
+        return built(field.data_class, value)
     if field.is_struct_array():
-        return [_built(field.data_class, one) for one in value]
+        return [built(field.data_class, one) for one in value]
     if value is not None and field.type_str in ("bytes", "uuid"):
         return bytes.fromhex(value) if field.type_str == "bytes" else UUID(value)
     return value

@@ -92,6 +92,20 @@ def opened(consumer: SimpleConsumer) -> Any:
     return found[0]
 
 
+def error_of(
+    broker: FakeBroker,
+    security: Security,
+    error: type[EtlError],
+    text: str | None = None,
+    **listener: Any,
+) -> EtlError:
+    """What a request fails with at such a listener."""
+    with Guarded(broker, **{"users": USERS, **listener}) as port:
+        with consumer_of(port, security) as consumer, pytest.raises(error, match=text) as raised:
+            consumer.topic_metadata(["clicks"])
+    return raised.value
+
+
 def test_records_are_the_same_with_a_login(broker: FakeBroker, certified: Certified) -> None:
     authority, certificate = certified
     with Guarded(broker, users=USERS, context=encrypted(certificate)) as port:
@@ -191,12 +205,10 @@ def test_a_rejected_login_does_not_show_the_secret(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "another-secret")
-    with Guarded(broker, users=USERS) as port, consumer_of(port, way()) as consumer:
-        with pytest.raises(PermissionDenied, match=REFUSED) as refused:
-            consumer.topic_metadata(["clicks"])
-    assert refused.value.where["key"] == "source.security.sasl.password"
-    assert "***" in refused.value.message
-    assert "another-secret" not in str(refused.value)
+    refused = error_of(broker, way(), PermissionDenied, REFUSED)
+    assert refused.where["key"] == "source.security.sasl.password"
+    assert "***" in refused.message
+    assert "another-secret" not in str(refused)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +219,12 @@ def test_the_text_of_a_rejection_is_masked(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, text: str | None, reported: str
 ) -> None:
     monkeypatch.setenv("KAFKA_USER", "hunter")
-    with (
-        Guarded(broker, users={}, answers=lambda token: (WRONG, b"", text)) as port,
-        consumer_of(port, way(username="${env:KAFKA_USER}")) as consumer,
-        pytest.raises(PermissionDenied, match=reported),
-    ):
-        consumer.topic_metadata(["clicks"])
+    security = way(username="${env:KAFKA_USER}")
+
+    def refuses(token: bytes) -> tuple[int, bytes, str | None]:
+        return WRONG, b"", text
+
+    error_of(broker, security, PermissionDenied, reported, answers=refuses)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +237,9 @@ def test_few_rounds_of_scram_are_refused(broker: FakeBroker, rounds: bytes) -> N
         tokens.append(token)
         return 0, b"r=" + token.rpartition(b"r=")[2] + b"more,s=c2FsdA==," + rounds, None
 
-    with (
-        Guarded(broker, users=USERS, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port,
-        consumer_of(port, way("SCRAM-SHA-256")) as consumer,
-        pytest.raises(PermissionDenied, match="SCRAM iterations, and the minimum is 4096"),
-    ):
-        consumer.topic_metadata(["clicks"])
+    text, mechanism = "SCRAM iterations, and the minimum is 4096", "SCRAM-SHA-256"
+    listener: dict[str, Any] = {"answers": impostor, "mechanisms": (mechanism,)}
+    error_of(broker, way(mechanism), PermissionDenied, text, **listener)
     assert len(tokens) == 1, "there is no proof, by which the password could be guessed"
 
 
@@ -238,14 +247,12 @@ def test_few_rounds_of_scram_are_refused(broker: FakeBroker, rounds: bytes) -> N
     "answer", [b"", b"r=short", b"\xff\xfe", b"r=,s=,i=4096", b"e=other-error"]
 )
 def test_an_invalid_scram_answer_is_a_refusal(broker: FakeBroker, answer: bytes) -> None:
-    with Guarded(
-        broker, users=USERS, answers=lambda token: (0, answer, None), mechanisms=("SCRAM-SHA-512",)
-    ) as port:
-        with (
-            consumer_of(port, way("SCRAM-SHA-512")) as consumer,
-            pytest.raises(PermissionDenied, match="The login by SCRAM-SHA-512 failed: "),
-        ):
-            consumer.topic_metadata(["clicks"])
+    def answers(token: bytes) -> tuple[int, bytes, str | None]:
+        return 0, answer, None
+
+    text, mechanism = "The login by SCRAM-SHA-512 failed: ", "SCRAM-SHA-512"
+    listener: dict[str, Any] = {"answers": answers, "mechanisms": (mechanism,)}
+    error_of(broker, way(mechanism), PermissionDenied, text, **listener)
 
 
 @pytest.mark.parametrize(
@@ -275,20 +282,14 @@ def test_only_the_code_of_a_wrong_login_is_taken_for_one(
         tokens.append(token)
         return code, b"", "a quorum is away"
 
-    with Guarded(broker, users=USERS, answers=fails, mechanisms=(mechanism,)) as port:
-        if mechanism == "PLAIN":
-            security = way()
-        else:
-            security = way(mechanism, username=None, password=None, token="${env:KAFKA_PASSWORD}")
-        with consumer_of(port, security) as consumer, pytest.raises(EtlError) as failed:
-            consumer.topic_metadata(["clicks"])
-    error = failed.value
+    if mechanism == "PLAIN":
+        security = way()
+    else:
+        security = way(mechanism, username=None, password=None, token="${env:KAFKA_PASSWORD}")
+    error = error_of(broker, security, EtlError, answers=fails, mechanisms=(mechanism,))
     assert error.exit_code == exit_code and type(error) is not PermissionDenied, repr(error)
-    assert (
-        text in str(error)
-        and "quorum" not in str(error)
-        and error.where["key"] == "source.security.sasl.mechanism"
-    )
+    assert text in str(error) and "quorum" not in str(error)
+    assert error.where["key"] == "source.security.sasl.mechanism"
     assert len(tokens) == requested
 
 
@@ -302,7 +303,7 @@ def test_a_failed_login_is_tried_once_more(broker: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "security", "error", "text"),
+    ("users", "mechanism", "error", "text"),
     [
         (USERS, None, PermissionDenied, "requires a login by PLAIN, and none is configured"),
         (None, "PLAIN", SettingsError, "does not use SASL, and a login is configured"),
@@ -310,16 +311,9 @@ def test_a_failed_login_is_tried_once_more(broker: FakeBroker) -> None:
     ],
 )
 def test_a_login_that_does_not_fit_the_listener_is_named(
-    broker: FakeBroker,
-    users: dict[str, str] | None,
-    security: str | None,
-    error: type[EtlError],
-    text: str,
+    broker: FakeBroker, users: Any, mechanism: str | None, error: type[EtlError], text: str
 ) -> None:
-    with Guarded(broker, users=users) as port:
-        with consumer_of(port, way(security) if security else Security()) as consumer:
-            with pytest.raises(error, match=text):
-                consumer.topic_metadata(["clicks"])
+    error_of(broker, way(mechanism) if mechanism else Security(), error, text, users=users)
 
 
 def test_a_hang_up_without_a_login_is_a_broken_connection(broker: FakeBroker) -> None:
@@ -344,25 +338,23 @@ def test_a_second_hang_up_is_a_port_without_tls(broker: FakeBroker, certified: C
             consumer.topic_metadata(["clicks"])
 
 
-@pytest.mark.parametrize("refused", [1, 2])
 def test_a_token_that_expires_on_its_way_is_requested_once_more(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, refused: int
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "a-token")
-    answers = iter([(WRONG, b"", "invalid_token a-token")] * refused + [(0, b"", None)] * 9)
-    with Guarded(
-        broker, users=USERS, answers=lambda token: next(answers), mechanisms=("OAUTHBEARER",)
-    ) as port:
-        security = way("OAUTHBEARER", username=None, password=None, token="${env:TOKEN}")
+    security = way("OAUTHBEARER", username=None, password=None, token="${env:TOKEN}")
+    expired = (WRONG, b"", "invalid_token a-token")
+    answers = iter([expired, (0, b"", None), expired, expired])
+    listener: dict[str, Any] = {
+        "answers": lambda token: next(answers),
+        "mechanisms": ("OAUTHBEARER",),
+    }
+    with Guarded(broker, users=USERS, **listener) as port:
         with consumer_of(port, security) as consumer:
-            if refused == 1:
-                assert consumer.topic_metadata(["clicks"]).topics
-                return
-            with pytest.raises(PermissionDenied, match="invalid_token") as error:
-                consumer.topic_metadata(["clicks"])
-    assert error.value.where["key"] == "source.security.sasl.token" and "a-token" not in str(
-        error.value
-    )
+            assert consumer.topic_metadata(["clicks"]).topics
+    error = error_of(broker, security, PermissionDenied, "invalid_token", **listener)
+    assert error.where["key"] == "source.security.sasl.token"
+    assert "a-token" not in str(error)
 
 
 # Secrets
@@ -374,33 +366,20 @@ def test_a_failing_module_of_tokens_is_named_by_its_line(
     (tmp_path / "tokens_that_fail.py").write_text(f"raise RuntimeError({PASSWORD!r})\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     security = way("OAUTHBEARER", username=None, password=None, token="tokens_that_fail:token")
-    with (
-        Guarded(broker, users={}, mechanisms=("OAUTHBEARER",)) as port,
-        consumer_of(port, security) as consumer,
-        pytest.raises(
-            BrokerUnreachable,
-            match=r"raised RuntimeError at tokens_that_fail.py:1 and returned no token",
-        ) as error,
-    ):
-        consumer.topic_metadata(["clicks"])
-    assert error.value.where["key"] == "source.security.sasl.token"
-    assert PASSWORD not in f"{error.value} {error.value.as_json()}"
+    text = "raised RuntimeError at tokens_that_fail.py:1 and returned no token"
+    error = error_of(broker, security, BrokerUnreachable, text, mechanisms=("OAUTHBEARER",))
+    assert error.where["key"] == "source.security.sasl.token"
+    assert PASSWORD not in f"{error} {error.as_json()}"
 
 
 def test_a_variable_without_text_is_named_by_its_key(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "a\udcffb")
-    with (
-        Guarded(broker, users={}) as port,
-        consumer_of(port, way()) as consumer,
-        pytest.raises(
-            SettingsError, match="KAFKA_PASSWORD, which cannot be read: it is not UTF-8"
-        ) as error,
-    ):
-        consumer.topic_metadata(["clicks"])
-    assert error.value.where["key"] == "source.security.sasl.password"
-    assert "udcff" not in repr(str(error.value))
+    text = "KAFKA_PASSWORD, which cannot be read: it is not UTF-8"
+    error = error_of(broker, way(), SettingsError, text)
+    assert error.where["key"] == "source.security.sasl.password"
+    assert "udcff" not in repr(str(error))
 
 
 # Servers that are no brokers, or that close the connection

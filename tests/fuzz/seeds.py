@@ -56,11 +56,13 @@ def built(kind: Any, values: dict[str, Any]) -> Any:
 
 
 def _value(field: Any, value: Any) -> Any:
+    if value is None:
+        return None
     if field.is_struct():
         return built(field.data_class, value)
     if field.is_struct_array():
         return [built(field.data_class, one) for one in value]
-    if value is not None and field.type_str in ("bytes", "uuid"):
+    if field.type_str in ("bytes", "uuid"):
         return bytes.fromhex(value) if field.type_str == "bytes" else UUID(value)
     return value
 

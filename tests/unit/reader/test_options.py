@@ -64,7 +64,12 @@ EXTENTS = {
     CLICKS[1]: PartitionOffsets(0, 50),
     CLICKS[2]: PartitionOffsets(7, 7),
 }
-LEAST = {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks"}
+SERVERS, PATTERN = "kafka.bootstrap.servers", "subscribePattern"
+STARTING, ENDING = "startingOffsets", "endingOffsets"
+FROM_TIME, UNTIL_TIME = "startingTimestamp", "endingTimestamp"
+LEAST = {SERVERS: "h:1", "subscribe": "clicks"}
+LENIENT = {"failOnDataLoss": "false"}
+OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 
 
 def each(*offsets: int) -> str:
@@ -102,13 +107,13 @@ def test_ranges_are_written_as_json() -> None:
     "options, named",
     [
         ({"assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
-        ({"subscribe": "clicks", "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
+        ({"subscribe": "clicks", STARTING: '{"clicks": {"0": 5, "0": 9}}'}, "0"),
         ({"ranges": '[{"topic": "t", "partition": 0, "from": 5, "from": 1, "until": 9}]'}, "from"),
     ],
 )
 def test_a_repeated_name_is_ambiguous(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=f"'{named}' is named twice"):
-        parse_options({"kafka.bootstrap.servers": "h:1", **options})
+        parse_options({SERVERS: "h:1", **options})
 
 
 @pytest.mark.parametrize(
@@ -118,12 +123,12 @@ def test_a_repeated_name_is_ambiguous(options: dict[str, str], named: str) -> No
         ({"subscribe": None}, "subscribe"),
         ({"ranges": "[]"}, "subscribe"),
         ({"assign": "{}"}, "assign"),
-        ({"subscribe": None, "ranges": "[]", "startingOffsets": "earliest"}, "startingOffsets"),
+        ({"subscribe": None, "ranges": "[]", STARTING: "earliest"}, "startingOffsets"),
         ({"Subscribe": "u"}, "is set twice"),
-        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers"),
-        ({"kafka.bootstrap.servers": "h"}, "'h'"),
-        ({"kafka.bootstrap.servers": "h:99999"}, "'h:99999'"),
-        ({"kafka.bootstrap.servers": "h" * 80 + ":1"}, "host name:"),
+        ({SERVERS: None}, "kafka.bootstrap.servers"),
+        ({SERVERS: "h"}, "'h'"),
+        ({SERVERS: "h:99999"}, "'h:99999'"),
+        ({SERVERS: "h" * 80 + ":1"}, "host name:"),
         ({"fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
         ({"max_batch_bytes": str(2**31)}, "max_batch_bytes"),
         ({"request_timeout_s": "1e300"}, "request_timeout_s"),
@@ -135,26 +140,26 @@ def test_a_repeated_name_is_ambiguous(options: dict[str, str], named: str) -> No
         ({"request_timeout_s": "nan"}, "request_timeout_s"),
         ({"minPartitions": "0"}, "minPartitions"),
         ({"failOnDataLoss": "perhaps"}, "'perhaps' is no value of failOnDataLoss"),
-        ({"subscribe": None, "subscribePattern": "("}, "regular expression"),
-        ({"subscribe": None, "subscribePattern": "  "}, "every topic"),
+        ({"subscribe": None, PATTERN: "("}, "regular expression"),
+        ({"subscribe": None, PATTERN: "  "}, "every topic"),
         (
-            {"subscribe": None, "subscribePattern": "or[c-e&&[^c]]ers"},
+            {"subscribe": None, PATTERN: "or[c-e&&[^c]]ers"},
             "a class inside a class, or &&.*option subscribePattern",
         ),
-        ({"subscribe": None, "subscribePattern": "a(b)\\1"}, "option subscribePattern"),
-        ({"subscribe": None, "subscribePattern": "a{,2}"}, "option subscribePattern"),
+        ({"subscribe": None, PATTERN: "a(b)\\1"}, "option subscribePattern"),
+        ({"subscribe": None, PATTERN: "a{,2}"}, "option subscribePattern"),
         ({"subscribe": " , "}, "No topic is named"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "username is missing.*option sasl_\\*"),
         ({"subscribe": None, "assign": "[1]"}, "clicks"),
-        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
-        ({"startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
-        ({"endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
-        ({"endingOffsets": '{"t": {"0": -3}}'}, "no offset"),
-        ({"startingOffsets": '{"t": {"0": -3}}'}, "no offset"),
+        ({STARTING: "latest"}, "startingOffsets cannot be latest"),
+        ({STARTING: '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
+        ({ENDING: '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
+        ({ENDING: '{"t": {"0": -3}}'}, "no offset"),
+        ({STARTING: '{"t": {"0": -3}}'}, "no offset"),
         ({"subscribe": None, "ranges": ranges_json(-2)}, "no whole number"),
         ({"subscribe": None, "ranges": ranges_json(0, 0)}, "0 to 5 and 0 to 5 overlap"),
-        ({"endingOffsets": '{"t": 3}'}, '"clicks"'),
-        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({ENDING: '{"t": 3}'}, '"clicks"'),
+        ({FROM_TIME: "yesterday"}, "milliseconds since 1970"),
         (
             {"kafka.security.protocol": "SASL_SSL"},
             "sasl.mechanism is missing.*option kafka.security.protocol",
@@ -207,7 +212,7 @@ def test_case_blanks_and_tuning_options_do_not_count() -> None:
     }
     assert parse_options(lower) == parse_options(mixed)
     assert parse_options(lower).fetch.isolation is Isolation.READ_UNCOMMITTED
-    pattern = {"kafka.bootstrap.servers": "h:1", "subscribePattern": " click.* "}
+    pattern = {SERVERS: "h:1", PATTERN: " click.* "}
     assert parse_options(pattern).selection == TopicSelection(pattern="click.*")
 
 
@@ -215,40 +220,18 @@ def test_case_blanks_and_tuning_options_do_not_count() -> None:
     "options, read",
     [
         ({}, [(0, 10, 40), (1, 0, 50), (2, 7, 7)]),
-        (
-            {"startingOffsets": "earliest", "endingOffsets": "latest"},
-            [(0, 10, 40), (1, 0, 50), (2, 7, 7)],
-        ),
-        ({"startingOffsets": each(12, -2, 7)}, [(0, 12, 40), (1, 0, 50), (2, 7, 7)]),
-        ({"endingOffsets": each(12, 5, -1)}, [(0, 10, 12), (1, 0, 5), (2, 7, 7)]),
-        ({"endingTimestamp": "1700000000000"}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
-        (
-            {"startingTimestamp": "1700000000000", "startingOffsetsByTimestampStrategy": "latest"},
-            [(0, 20, 40), (1, 50, 50), (2, 7, 7)],
-        ),
-        (
-            {
-                "startingTimestamp": "5",
-                "endingTimestamp": "5",
-                "startingOffsetsByTimestampStrategy": "latest",
-            },
-            [(0, 20, 20), (1, 50, 50), (2, 7, 7)],
-        ),
+        ({STARTING: "earliest", ENDING: "latest"}, [(0, 10, 40), (1, 0, 50), (2, 7, 7)]),
+        ({STARTING: each(12, -2, 7)}, [(0, 12, 40), (1, 0, 50), (2, 7, 7)]),
+        ({ENDING: each(12, 5, -1)}, [(0, 10, 12), (1, 0, 5), (2, 7, 7)]),
+        ({UNTIL_TIME: "1700000000000"}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
+        ({FROM_TIME: "1700000000000", **OR_LATEST}, [(0, 20, 40), (1, 50, 50), (2, 7, 7)]),
+        ({FROM_TIME: "5", UNTIL_TIME: "5", **OR_LATEST}, [(0, 20, 20), (1, 50, 50), (2, 7, 7)]),
         ({"endingOffsetsByTimestamp": each(1, 2, 3)}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
-        (
-            {"startingOffsets": each(3, 3, 3), "failOnDataLoss": "false"},
-            [(0, 10, 40), (1, 3, 50), (2, 7, 7)],
-        ),
-        (
-            {"startingOffsets": each(1000, 49, 8), "failOnDataLoss": "false"},
-            [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)],
-        ),
-        ({"startingOffsets": each(40, 50, 7)}, [(0, 40, 40), (1, 50, 50), (2, 7, 7)]),
-        (
-            {"endingOffsets": each(3, 90, 3), "failOnDataLoss": "false"},
-            [(0, 10, 10), (1, 0, 50), (2, 7, 7)],
-        ),
-        ({"endingOffsets": each(10, 0, 7)}, [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
+        ({STARTING: each(3, 3, 3), **LENIENT}, [(0, 10, 40), (1, 3, 50), (2, 7, 7)]),
+        ({STARTING: each(1000, 49, 8), **LENIENT}, [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)]),
+        ({STARTING: each(40, 50, 7)}, [(0, 40, 40), (1, 50, 50), (2, 7, 7)]),
+        ({ENDING: each(3, 90, 3), **LENIENT}, [(0, 10, 10), (1, 0, 50), (2, 7, 7)]),
+        ({ENDING: each(10, 0, 7)}, [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
     ],
 )
 def test_each_form_of_a_bound_is_read(
@@ -258,8 +241,8 @@ def test_each_form_of_a_bound_is_read(
 
 
 def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> None:
-    each = {"startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"}
-    reading = parse_options({**LEAST, "startingTimestamp": "9", **each})
+    each = {"startingOffsetsByTimestamp": "{}", STARTING: "earliest"}
+    reading = parse_options({**LEAST, FROM_TIME: "9", **each})
     assert reading.starting == Bounds(FirstAt(9), option="startingTimestamp")
     assert reading.ending.everywhere is LogEnd.LATEST
 
@@ -267,7 +250,7 @@ def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> 
 @pytest.mark.parametrize(("start", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
 def test_a_start_in_an_open_transaction_may_come(start: int, raised: type[EtlError]) -> None:
     partition = TopicPartition("clicks", 0)
-    reading = parse_options({**LEAST, "startingOffsets": json.dumps({"clicks": {"0": start}})})
+    reading = parse_options({**LEAST, STARTING: json.dumps({"clicks": {"0": start}})})
     with pytest.raises(raised, match=f"up to 10, offsets from {start} on"):
         list(ranges_of(reading, {partition: PartitionOffsets(0, 10, high_watermark=12)}, {}, {}))
 
@@ -292,55 +275,35 @@ def test_an_end_in_an_open_transaction_may_come(until: int, raised: type[EtlErro
 @pytest.mark.parametrize(
     "options, raised, text",
     [
-        ({"startingOffsets": '{"clicks": {"0": 12}}'}, SettingsError, "not named.*partition 1"),
+        ({STARTING: '{"clicks": {"0": 12}}'}, SettingsError, "not named.*partition 1"),
+        ({STARTING: '{"clicks": {"0": 12, "1": 1, "2": 7, "9": 1}}'}, TopicMissing, "partition 9"),
+        ({ENDING: each(41, 1, 7)}, RanOutBeforeUntil, "up to 40"),
+        ({STARTING: each(3, 1, 7)}, DataLoss, "starts at 10"),
         (
-            {"startingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7, "9": 1}}'},
-            TopicMissing,
-            "partition 9",
-        ),
-        ({"endingOffsets": each(41, 1, 7)}, RanOutBeforeUntil, "up to 40"),
-        ({"startingOffsets": each(3, 1, 7)}, DataLoss, "starts at 10"),
-        (
-            {"startingOffsets": each(20, 1, 7), "endingOffsets": each(12, 1, 7)},
+            {STARTING: each(20, 1, 7), ENDING: each(12, 1, 7)},
             SettingsError,
             "start at 20 and stop at 12",
         ),
         (
-            {"startingTimestamp": "1700000000000"},
+            {FROM_TIME: "1700000000000"},
             SettingsError,
             "No record is as late as the starting time.*partition 1",
         ),
         (
-            {"startingOffsets": each(41, 1, 7)},
+            {STARTING: each(41, 1, 7)},
             RanOutBeforeUntil,
             "up to 40, offsets from 41 on.*partition 0",
         ),
-        ({"endingOffsets": each(9, 1, 7)}, DataLoss, "starts at 10, offsets up to 9.*partition 0"),
+        ({ENDING: each(9, 1, 7)}, DataLoss, "starts at 10, offsets up to 9.*partition 0"),
+        ({STARTING: each(21, 1, 7), UNTIL_TIME: "5"}, SettingsError, "start at 21 and stop at 20"),
         (
-            {"startingOffsets": each(21, 1, 7), "endingTimestamp": "5"},
-            SettingsError,
-            "start at 21 and stop at 20",
-        ),
-        (
-            {
-                "startingTimestamp": "5",
-                "startingOffsetsByTimestampStrategy": "latest",
-                "endingOffsets": each(19, 60, 7),
-            },
+            {FROM_TIME: "5", **OR_LATEST, ENDING: each(19, 60, 7)},
             SettingsError,
             "start at 20 and stop at 19.*startingTimestamp and endingOffsets",
         ),
+        ({FROM_TIME: "6", UNTIL_TIME: "5"}, SettingsError, "start at the time 6 and stop at 5"),
         (
-            {"startingTimestamp": "6", "endingTimestamp": "5"},
-            SettingsError,
-            "start at the time 6 and stop at 5",
-        ),
-        (
-            {
-                "startingOffsets": each(20, 1, 7),
-                "endingOffsets": each(12, 1, 7),
-                "failOnDataLoss": "false",
-            },
+            {STARTING: each(20, 1, 7), ENDING: each(12, 1, 7), **LENIENT},
             SettingsError,
             "start at 20 and stop at 12",
         ),
@@ -390,7 +353,7 @@ def test_the_page_of_the_reader_names_every_option() -> None:
 
 
 def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> None:
-    given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "clicks"}
+    given = {SERVERS: "b:9092", "subscribe": "clicks"}
     assert parse_options(given).fetch.generation is None
     assert parse_options({**given, "broker_version": "0.9.0.1"}).fetch.generation == "kafka-0.9"
     text = "The API versions of brokers of version 0.7 are unknown.*option broker_version"
@@ -552,9 +515,7 @@ def test_a_log_is_named_with_its_broker() -> None:
 
 def test_bounds_are_given_for_each_log() -> None:
     result = {"clicks": {"1-0": 36, "1-1": -2, "10-0": -2, "10-1": 5}}
-    reading = parse_options(
-        {**JAFKA, "startingOffsets": json.dumps(result), "endingOffsets": "latest"}
-    )
+    reading = parse_options({**JAFKA, STARTING: json.dumps(result), ENDING: "latest"})
     extents = {
         partition: PartitionOffsets(0, 100, boundaries=(0, 50, 100)) for partition in PHYSICAL
     }
@@ -573,12 +534,12 @@ def test_bounds_are_given_for_each_log() -> None:
     [
         ({"assign": '{"clicks": [0]}'}, "write 1-0"),
         ({"assign": '{"clicks": ["1-01"]}'}, "1-01"),
-        ({"subscribe": "t", "startingOffsets": '{"t": {"0": 5}}'}, "write 1-0"),
+        ({"subscribe": "t", STARTING: '{"t": {"0": 5}}'}, "write 1-0"),
         (
             {"ranges": '[{"topic": "t", "partition": 0, "from": 0, "until": 5}]'},
             "no broker is named",
         ),
-        ({"subscribe": "t", "kafka.bootstrap.servers": "h:1"}, "kafka.bootstrap.servers"),
+        ({"subscribe": "t", SERVERS: "h:1"}, "kafka.bootstrap.servers"),
         ({"subscribe": "t", "zookeeper": "h"}, "connection string"),
         ({"subscribe": "t", "zookeeper": "h:1//x"}, "connection string"),
         ({"subscribe": "t", "broker_type": "pulsar"}, "'pulsar' is no value of broker_type"),
@@ -611,7 +572,7 @@ def test_a_broker_is_named_only_where_logs_have_one() -> None:
 
 def test_either_bootstrap_or_zookeeper_locates_the_brokers() -> None:
     with pytest.raises(SettingsError, match="both say"):
-        parse_options({"kafka.bootstrap.servers": "h:1", "zookeeper": "h:1", "subscribe": "t"})
+        parse_options({SERVERS: "h:1", "zookeeper": "h:1", "subscribe": "t"})
     with pytest.raises(SettingsError, match="No broker is named") as caught:
         parse_options({"subscribe": "t"})
     assert "zookeeper" in caught.value.action

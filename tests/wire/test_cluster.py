@@ -93,9 +93,7 @@ def test_extents_take_few_requests_of_each_broker(
 
 @pytest.mark.parametrize("topics", [["demo"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3])
-def test_a_starting_broker_is_queried_until_it_knows_topics(
-    topics: list[str] | None, answers_before: int
-) -> None:
+def test_a_starting_broker_is_queried_again(topics: list[str] | None, answers_before: int) -> None:
     with FakeBroker() as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
 
         def answers_and_gets_the_topic(connection: socket.socket, frame: bytes) -> None:
@@ -230,9 +228,7 @@ def test_connections_leave_half_of_the_files_that_a_process_may_open() -> None:
     assert most <= max(open_files() // 2, partition_ends.MAX_PARALLEL_BROKERS)
 
 
-def test_silent_brokers_share_one_deadline(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_brokers_share_a_deadline(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_ends, "MAX_PARALLEL_BROKERS", 1)
     for broker in brokers:
         broker.script[LIST_OFFSETS].extend([never] * 9)

@@ -249,9 +249,7 @@ def test_records_of_a_failing_program_are_not_committed(broker: FakeCoordinator)
 
 
 @pytest.mark.parametrize("offset", [-1, 3.5, "3", 2**63], ids=str)
-def test_an_invalid_offset_is_neither_sought_nor_committed(
-    broker: FakeCoordinator, offset: Any
-) -> None:
+def test_an_invalid_offset_is_rejected(broker: FakeCoordinator, offset: Any) -> None:
     """Old consumers die of a znode that holds no number."""
     more(broker)
     with opened(broker) as consumer:
@@ -334,9 +332,7 @@ def test_subscribing_and_assigning_are_never_mixed(broker: FakeCoordinator) -> N
 @pytest.mark.parametrize(
     "wrong", [{}, {"topics": ["a"], "pattern": "a"}, {"topics": "clicks"}, {"pattern": "("}]
 )
-def test_an_invalid_subscription_is_rejected(
-    broker: FakeCoordinator, wrong: dict[str, Any]
-) -> None:
+def test_a_subscription_may_be_invalid(broker: FakeCoordinator, wrong: dict[str, Any]) -> None:
     with opened(broker) as consumer, pytest.raises(SettingsError):
         consumer.subscribe(**wrong)
     with Consumer(f"127.0.0.1:{broker.port}") as consumer:

@@ -382,9 +382,7 @@ def test_no_record_of_a_recreated_topic_is_read(broker: FakeBroker, is_before: b
 
 
 @pytest.mark.parametrize("is_truncated", [True, False])
-def test_only_a_truncation_by_a_new_leader_stops_the_task(
-    broker: FakeBroker, is_truncated: bool
-) -> None:
+def test_only_a_truncation_stops_the_task(broker: FakeBroker, is_truncated: bool) -> None:
     fill(broker, 0, batches=3)
     settings = {"leader_epochs": {TopicPartition("demo", 0): 0}, "fetch_max_bytes": 100}
     rows = Task(broker, [wanted(0, 0, 30, leader(broker))], settings).batches()

@@ -162,9 +162,7 @@ def test_messages_that_are_withheld_are_not_lost(brokers: Brokers, fails: bool) 
 
 
 @pytest.mark.parametrize("fails_on_data_loss", [True, False])
-def test_the_same_part_of_a_message_twice_is_misaligned(
-    brokers: Brokers, fails_on_data_loss: bool
-) -> None:
+def test_a_repeated_part_is_misaligned(brokers: Brokers, fails_on_data_loss: bool) -> None:
     brokers[1].script[FETCH].extend([some_bytes] * 1000)
     with pytest.raises(MisalignedOffset, match="its segment has 6 bytes from there on"):
         read([whole(TWO, brokers)], deadline_s=60, fails_on_data_loss=fails_on_data_loss)

@@ -117,9 +117,7 @@ def test_a_fenced_commit_is_no_lost_answer(
 
 
 @pytest.mark.usefixtures("member")
-def test_only_members_commit_where_a_group_has_any(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
+def test_only_members_of_a_group_commit(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     text = "Group g has live members in Kafka, and they alone commit its offsets:"
     with pytest.raises(Owned, match=text):
         consumer.commit_offsets("g", {DEMO: 42})

@@ -149,9 +149,7 @@ def _is_closed_by_peer(connection: socket.socket) -> bool:
 # Connections that are never returned
 
 
-def test_a_connection_with_a_pending_answer_is_closed(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
+def test_a_pending_answer_is_closed(broker: FakeBroker, idle: IdleConnections) -> None:
     with consumer_of(broker, idle) as consumer:
         consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert len(idle) == 0
@@ -193,9 +191,7 @@ def test_a_connection_is_kept_after_the_last_of_several_answers(idle: IdleConnec
         assert (jafka.connections, len(idle)) == (2, 1)
 
 
-def test_the_next_user_waits_for_a_throttling_broker(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
+def test_the_next_user_is_throttled_too(broker: FakeBroker, idle: IdleConnections) -> None:
     broker.throttle.append(700)
     with consumer_of(broker, idle) as consumer:
         consumer.multifetch([FetchTarget(LOG, 0, 1000)])

@@ -251,7 +251,7 @@ def test_an_unrelated_error_below_the_high_watermark_is_a_broker_error(old: OldB
 
 @pytest.mark.parametrize("text", ["0.9", "0.10.2", "4.1"])
 @pytest.mark.parametrize("hangs_up", [None, True])
-def test_a_version_above_the_brokers_own_is_reported_with_the_setting_and_the_detected_version(
+def test_a_version_above_the_brokers_own_names_the_setting(
     old: OldBroker, text: str, hangs_up: bool | None
 ) -> None:
     if text == old.release:

@@ -171,9 +171,7 @@ def test_a_log_without_a_leader_is_not_requested(broker: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
-def test_messages_of_brokers_before_0_10_have_no_time(
-    release: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_messages_have_no_time(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
     monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker:

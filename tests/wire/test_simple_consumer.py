@@ -161,9 +161,7 @@ def test_a_batch_beyond_the_largest_response_is_too_large(broker: FakeBroker) ->
         assert bytes(small.fetch("demo", 0, 0).records) == BATCH
 
 
-def test_an_answer_to_another_request_is_corrupt(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
+def test_another_response_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     broker.script[FETCH].append(altered(lambda body: b"\0\0\0\x63" + body[4:]))
     text = "A response to request 99 arrived instead of the one to 1"
     with pytest.raises(CorruptData, match=text):
@@ -288,9 +286,7 @@ def test_a_pending_fetch_permits_no_other_request(consumer: SimpleConsumer) -> N
     assert consumer.end_fetch().partitions[0].partition == 0
 
 
-def test_an_answer_may_be_looked_for_without_waiting(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
+def test_an_answer_needs_no_waiting(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     for ask in (consumer.end_fetch, consumer.is_answered):
         with pytest.raises(ValueError, match="no fetch is in flight"):
             ask()
@@ -301,9 +297,7 @@ def test_an_answer_may_be_looked_for_without_waiting(
     assert consumer.end_fetch().partitions[0].records
 
 
-def test_a_fetch_on_a_dying_connection_is_repeated(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
+def test_a_fetch_is_repeated_once(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     broker.script[FETCH].append(hang_up)
     consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
@@ -352,9 +346,7 @@ def test_another_thread_may_end_a_fetch(consumer: SimpleConsumer) -> None:
     ],
     ids=["HTTP", "TLS", "SSH", "a short frame", "hangs up"],
 )
-def test_a_port_that_is_not_kafka_is_recognized_by_its_first_bytes(
-    answer: bytes, text: str
-) -> None:
+def test_another_server_is_known_by_its_first_bytes(answer: bytes, text: str) -> None:
     """An HTTP server answers because the handshake ends a line."""
     until = HANDSHAKE_CORRELATION_ID.to_bytes(4, "big")
     assert until == b"\r\n\r\n"

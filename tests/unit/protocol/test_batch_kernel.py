@@ -245,9 +245,7 @@ def test_the_neighbours_of_a_rejected_record_are_read_without_it() -> None:
 @pytest.mark.parametrize(
     ("more", "refused"), [(b"", False), (b"x", True)], ids=["at the bound", "a byte more"]
 )
-def test_a_record_larger_than_its_bound_is_named_itself(
-    record: Rec, more: bytes, refused: bool
-) -> None:
+def test_a_record_beyond_its_bound_is_named(record: Rec, more: bytes, refused: bool) -> None:
     record = replace(record, value=(record.value or b"") + more)
     records = encode(Batch(7, [Rec(0, bytes(1900)), record, Rec(3, bytes(1900))], Codec.GZIP))
     if not refused:
@@ -288,9 +286,7 @@ def test_the_cut_into_arrow_batches_changes_no_row(
     ("bound", "limit", "sizes"),
     [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2]), ("MOST_HEADERS", 3, [2, 2, 1])],
 )
-def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(
-    bound: str, limit: int, sizes: list[int]
-) -> None:
+def test_an_arrow_batch_has_three_bounds(bound: str, limit: int, sizes: list[int]) -> None:
     records = encode(
         Batch(
             0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4

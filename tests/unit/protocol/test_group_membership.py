@@ -146,9 +146,7 @@ def test_only_the_leader_gets_all_members() -> None:
         ("m-2", False),
     ],
 )
-def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id(
-    leader: str, is_back: bool
-) -> None:
+def test_a_static_leader_is_known_by_its_former_id(leader: str, is_back: bool) -> None:
     [seed] = [seed for seed in seeds.responses(Api.JOIN_GROUP) if seed[0] == 8]
     response = kafka_python_messages.decode(Api.JOIN_GROUP, 8, memoryview(seed[1:]))
     response.leader, response.members = leader, []
@@ -209,9 +207,7 @@ def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:
         (group_messages.parse_consumer_group, "CONSUMER_GROUP_DESCRIBE"),
     ],
 )
-def test_the_members_of_another_group_than_requested_are_refused(
-    parse: Callable[..., MembersResponse], name: str
-) -> None:
+def test_another_group_is_refused(parse: Callable[..., MembersResponse], name: str) -> None:
     described = SimpleNamespace(
         group_id="h", error_code=0, protocol_type="", group_state="Empty", members=[]
     )

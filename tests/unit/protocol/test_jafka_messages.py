@@ -177,9 +177,7 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
         (17, EtlError, False),
     ],
 )
-def test_each_error_code_has_its_meaning_and_whether_a_retry_may_help(
-    code: int, kind: type[EtlError], is_retriable: bool
-) -> None:
+def test_each_error_code_has_a_meaning(code: int, kind: type[EtlError], is_retriable: bool) -> None:
     refusal = jafka_broker_type.error_of(code)
     assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (
         code,
@@ -242,9 +240,7 @@ TWO = fetch(FetchTarget(DEMO, 0, 100), FetchTarget(TopicPartition("demo", 1), 0,
         ),
     ],
 )
-def test_bytes_that_are_no_answer_are_named_with_their_place(
-    request_: Request[Any], answer: str, match: str
-) -> None:
+def test_invalid_answers_are_named(request_: Request[Any], answer: str, match: str) -> None:
     with pytest.raises(CorruptData, match=match) as raised:
         answer_of(request_, answer)
     assert raised.value.where["broker"] == "b:9092"

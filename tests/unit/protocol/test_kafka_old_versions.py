@@ -182,9 +182,7 @@ def test_offset_commit_is_encoded_byte_for_byte(in_zookeeper: bool, release: str
 @pytest.mark.parametrize(
     ("release", "in_zookeeper"), [("4.0", True), ("0.8.1", False), ("0.8.0", True)]
 )
-def test_offsets_cannot_be_kept_where_the_broker_does_not_keep_any(
-    release: str, in_zookeeper: bool
-) -> None:
+def test_a_broker_may_keep_no_offsets(release: str, in_zookeeper: bool) -> None:
     with pytest.raises(SettingsError, match="no version of OFFSET_COMMIT"):
         spoken_to_as(release).groups.commit_offsets(
             OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper

@@ -179,9 +179,7 @@ def test_another_kind_of_document_needs_a_dataclass_alone() -> None:
         ("ages", None, "ages is None, not list"),
     ],
 )
-def test_rows_and_mappings_that_do_not_fit_are_rejected(
-    name: str, content: Any, error: str
-) -> None:
+def test_rows_that_do_not_fit_are_rejected(name: str, content: Any, error: str) -> None:
     value = Map((Point(A, 0.5),), None, {"n": (1, True)}, {A: 1.5, B: 2.5}, {A: (), B: (3,)})
     document = {**CODEC.write(value), name: content}
     assert error in error_of(Map, zlib.compress(json.dumps(document).encode()))

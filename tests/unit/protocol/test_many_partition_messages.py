@@ -106,9 +106,7 @@ def test_a_request_for_sizes_has_the_bytes_of_kafka_python(
 
 
 @given(offsets=st.dictionaries(LOGS, st.integers(-1, 2**63 - 1)), version=st.integers(1, 7))
-def test_offsets_are_read_as_they_were_written(
-    offsets: dict[TopicPartition, int], version: int
-) -> None:
+def test_offsets_are_read_as_written(offsets: dict[TopicPartition, int], version: int) -> None:
     topics = in_topics(
         offsets,
         partition_index=number,
@@ -129,9 +127,7 @@ def test_offsets_are_read_as_they_were_written(
 
 
 @given(ends=st.dictionaries(LOGS, INT64), version=st.integers(2, 4))
-def test_ends_of_epochs_are_read_as_they_were_written(
-    ends: dict[TopicPartition, int], version: int
-) -> None:
+def test_epoch_ends_are_read_as_written(ends: dict[TopicPartition, int], version: int) -> None:
     fields = {"error_code": 0, "leader_epoch": 2, "end_offset": ends.__getitem__}
     topics = in_topics(ends, "topic", partition=number, **fields)
     response = answered(OffsetForLeaderEpochResponse, version, throttle_time_ms=9, topics=topics)

@@ -52,9 +52,7 @@ def test_decoding_differs_in_nothing_from_kafka_python(partition: list[OldEntry]
 
 @each_magic
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
-def test_a_value_of_several_compressed_blocks_is_decoded_with_every_codec(
-    magic: int, codec: Codec
-) -> None:
+def test_every_codec_has_values_of_several_blocks(magic: int, codec: Codec) -> None:
     messages = [Msg(5, b"v" * 70_000), Msg(6, None, b"k")]
     partition = [Wrapper(messages, codec)] if codec else messages
     records = encode_logical(partition, magic)
@@ -130,9 +128,7 @@ def test_a_broker_fills_up_an_answer_that_it_converted_and_that_is_no_message() 
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(most=1, magics=(0, 1)), st.data())
-def test_no_flipped_bit_of_a_message_goes_unseen(
-    partition: list[OldEntry], data: st.DataObject
-) -> None:
+def test_a_flipped_bit_is_seen(partition: list[OldEntry], data: st.DataObject) -> None:
     """But for the offset, which no checksum covers."""
     records = bytearray(encoded_old(partition))
     at, bit = data.draw(st.integers(8, len(records) - 1)), data.draw(st.integers(0, 7))
@@ -155,9 +151,7 @@ def test_a_wrong_crc_names_topic_partition_and_offset(magic: int, at: int) -> No
 
 @each_magic
 @each_codec
-def test_the_crc_of_a_wrapper_is_checked_before_anything_is_decompressed(
-    magic: int, codec: Codec
-) -> None:
+def test_the_crc_of_a_wrapper_is_checked_first(magic: int, codec: Codec) -> None:
     records = damaged(wrapper_bytes(Wrapper([Msg(4, b"hello"), Msg(5, b"x")], codec), magic), 40)
     with pytest.raises(CorruptData, match="CRC-32 of a wrapper") as caught:
         rows_between(records, 4, 6)
@@ -236,9 +230,7 @@ def test_a_codec_that_came_later_is_corrupt(magic: int, codec: int) -> None:
         (gzip.compress(b"\0" * 5, mtime=0), "5 bytes in it are no message"),
     ],
 )
-def test_a_wrapper_without_messages_is_corrupt(
-    magic: int, payload: bytes | None, what: str
-) -> None:
+def test_an_empty_wrapper_is_corrupt(magic: int, payload: bytes | None, what: str) -> None:
     records = message_bytes(Msg(7, payload), magic, Codec.GZIP)
     with pytest.raises(CorruptData, match=what) as caught:
         rows_between(records, 7, 8)
@@ -286,9 +278,7 @@ def test_what_no_wrapper_may_hold_is_corrupt(magic: int, wrong: Any, what: str) 
 
 
 @pytest.mark.parametrize(("magic", "offset", "last"), [(0, 9, 8), (0, 9, 10), (1, 9, 10)])
-def test_a_wrapper_with_an_impossible_offset_of_its_last_message_is_corrupt(
-    magic: int, offset: int, last: int
-) -> None:
+def test_an_impossible_last_offset_is_corrupt(magic: int, offset: int, last: int) -> None:
     """Rows of other offsets would be passed over in silence, or come twice."""
     wrapper = Wrapper([Msg(7), Msg(last)], offset=offset, base=0)
     with pytest.raises(CorruptData, match=f"has the offset {last}"):
@@ -379,9 +369,7 @@ AT = 1_750_000_000_000
         "nothing",
     ],
 )
-def test_the_header_of_the_first_batch_has_the_largest_timestamp(
-    records: bytes, reported: int | None
-) -> None:
+def test_a_header_has_the_largest_timestamp(records: bytes, reported: int | None) -> None:
     assert largest_timestamp(memoryview(records)) == reported
     if reported is not None:
         follows = encode(Batch(9, [Rec(0)], max_timestamp=AT * 2))

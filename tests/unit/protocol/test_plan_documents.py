@@ -246,16 +246,14 @@ def test_payloads_that_are_cut_off_or_odd_or_newer_are_refused(payload: bytes) -
         parse_plan(payload, path="/p")
 
 
-def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.ledger.documents.DOCUMENT_MAX_BYTES", 2**20)
     bomb = zlib.compress(b" " * (2**20 + 1), 9)
     with pytest.raises(LedgersDisagree, match="far too large"):
         parse_plan(bomb, path="/p")
 
 
-def test_a_stamp_has_the_pipeline_the_plan_and_its_content() -> None:
+def test_commit_metadata_has_the_plan_and_its_content() -> None:
     plan = plan_of(2)
     text = render_commit_metadata(plan, APP_ID)
     assert parse_commit_metadata(text, 17) == CommitMetadata(
@@ -271,7 +269,7 @@ def test_a_stamp_has_the_pipeline_the_plan_and_its_content() -> None:
     ]
 
 
-def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
+def test_large_commit_metadata_holds_the_plan_compressed() -> None:
     plan = plan_of(2000)
     text = render_commit_metadata(plan, APP_ID)
     assert len(text) < METADATA_FULL_BYTES
@@ -283,9 +281,7 @@ def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
     assert parse_plan(base64.b85decode(document["plan_zlib"]), path="stamp") == plan
 
 
-def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_metadata_beyond_its_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.ledger.plan_document.METADATA_MAX_BYTES", 10_000)
     with pytest.raises(SettingsError, match="2,000 partitions") as caught:
         render_commit_metadata(plan_of(2000), APP_ID)
@@ -302,9 +298,7 @@ def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPat
     assert caught.value.where["key"] == "source.topics"
 
 
-def test_a_plan_with_more_ranges_than_a_result_can_list_is_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_with_too_many_ranges_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.ledger.plan_document.RANGES_MAX", 3)
     render_plan(plan_of(3))
     with pytest.raises(SettingsError, match="4 ranges, more than 3") as caught:
@@ -345,7 +339,7 @@ def test_a_large_result_leaves_out_gaps_of_the_worst_ranges(
 @pytest.mark.parametrize(
     "text", ["", "null", "[]", "{}", '{"app":"other"}', '{"app":"offset-range-etl"}', "[" * 100_000]
 )
-def test_metadata_without_our_name_is_no_stamp(text: str) -> None:
+def test_metadata_without_our_name_is_none_of_ours(text: str) -> None:
     assert parse_commit_metadata(text, 1) is None
 
 

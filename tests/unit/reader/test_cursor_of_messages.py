@@ -57,9 +57,7 @@ def test_rows_do_not_depend_on_the_answers(partition: list[OldEntry], data: st.D
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
-def test_missing_offsets_are_between_entries(
-    partition: list[OldEntry], data: st.DataObject
-) -> None:
+def test_missing_offsets_lie_between(partition: list[OldEntry], data: st.DataObject) -> None:
     """Offsets inside a wrapper or a record batch, or after the last of them, do not count as
     missing.
     """

@@ -62,7 +62,7 @@ def test_the_next_fetch_may_be_under_way(broker: JafkaBroker, consumer: SimpleCo
     assert bytes(consumer.end_fetch().partitions[0].records) == WORLD
 
 
-def test_segments_are_boundaries(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+def test_starts_of_segments_are_boundaries(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
     for _ in range(3):
         broker.append("demo", 0, HELLO)
         broker.logs["demo", 0].roll()

@@ -80,7 +80,9 @@ def test_the_result_for_no_rows_has_the_columns_of_all(shaped: Callable[[Any], N
     ],
     ids=["fewer", "none", "in another order", "more", "narrower"],
 )
-def test_rows_may_change(shaped: Callable[[Any], None], shape: Any, expected: list[int]) -> None:
+def test_a_transform_may_change_rows(
+    shaped: Callable[[Any], None], shape: Any, expected: list[int]
+) -> None:
     shaped(shape)
     assert [n for batch in made(rows(1, 2, 3)) for n in batch["offset"].to_pylist()] == expected
 

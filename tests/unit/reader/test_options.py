@@ -326,7 +326,9 @@ def test_a_bound_outside_the_log_is_reported_with_its_place(
         (TopicSelection(partitions=(CLICKS[1],)), [CLICKS[1]]),
     ],
 )
-def test_topics_are_selected(chosen: TopicSelection, partitions: list[TopicPartition]) -> None:
+def test_topics_are_selected_in_three_ways(
+    chosen: TopicSelection, partitions: list[TopicPartition]
+) -> None:
     assert chosen.among([*CLICKS, TopicPartition("views", 0)]) == partitions
 
 

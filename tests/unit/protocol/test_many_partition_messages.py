@@ -142,7 +142,7 @@ def test_sizes_are_those_of_working_folders_and_present_copies(
     sizes: dict[TopicPartition, int], version: int
 ) -> None:
     def folder(code: int, size_of: Mapping[TopicPartition, int], is_future: bool) -> Any:
-        fields = {"partition_size": size_of.__getitem__, "offset_lag": 0}
+        fields: dict[str, Any] = {"partition_size": size_of.__getitem__, "offset_lag": 0}
         topics = in_topics(size_of, partition_index=number, is_future_key=is_future, **fields)
         common = {"log_dir": "/logs", "total_bytes": -1, "usable_bytes": -1}
         return {"error_code": code, "topics": topics, **common}

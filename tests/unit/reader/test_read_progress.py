@@ -66,5 +66,6 @@ def test_threads_may_read_it_at_once() -> None:
     results = dict.fromkeys(range(500), RangeResult(rows=1, fetched_bytes=1))
     following.results = cast(Any, SimpleNamespace(results=results, last_came=1.0))
     with ThreadPoolExecutor(8) as pool:
-        found = [pool.submit(following.doing) for _ in range(8)]
-    assert [one.result().reached.records for one in found if one.result().reached] == [500] * 8
+        asked = [pool.submit(following.doing) for _ in range(8)]
+    found = [one.result().reached for one in asked]
+    assert [reached and reached.records for reached in found] == [500] * 8

@@ -32,6 +32,7 @@ from etl.reader.run_task import TaskFailed
 from etl.reader.source import OffsetRanges, RangesReader
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
+from tests.fakes.old_broker import OldBroker
 
 PIPELINE_WORDS = ("on_data_loss", "source.", "etl plans", "CONF", "next run")
 """What only a pipeline has."""
@@ -341,3 +342,19 @@ def test_planned_tasks_read_each_offset_once(cuts: list[int], start: int, size: 
         for offset in range(each.from_offset, each.until_offset)
     ]
     assert sorted(read) == list(range(start, start + size))
+
+
+@pytest.mark.parametrize("release", ["0.8", "0.9"])
+def test_an_error_of_the_planning_names_options_only(release: str) -> None:
+    with OldBroker(release).listening() as old:
+        old.log("clicks", 0).append(*[b"x"] * 30)
+        options = {"subscribe": "clicks", "broker_version": release}
+        options["kafka.bootstrap.servers"] = f"127.0.0.1:{old.port}"
+        starts = '{"clicks": {"0": 4}}'
+        [planned] = RangesReader({**options, "startingOffsets": starts}).partitions()
+        [read] = planned.value.ranges
+        assert (read.from_offset, read.until_offset) == (4, 30)
+        assert read.leader and read.leader.broker.generation == f"kafka-{release}"
+        with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
+            RangesReader({**options, "startingTimestamp": "1700000000000"}).partitions()
+    assert not any(word in str(raised.value) for word in PIPELINE_WORDS)

@@ -159,6 +159,11 @@ def test_the_end_is_requested_once(old: OldBroker, cluster: Cluster) -> None:
     assert old.requests[request_count:] == [(LIST_OFFSETS, 0)] * 2, "there is one end only"
 
 
+def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:
+    with pytest.raises(SettingsError, match="cannot find the record of a time.*Start or stop"):
+        cluster.offsets_at({DEMO: 1500})
+
+
 def test_a_time_is_a_segment_written_by_then(old: OldBroker, cluster: Cluster) -> None:
     for moment, offset in ((999, 20), (1000, 20), (1999, 20), (2000, 25), (9999, 25)):
         assert cluster.offsets_at({DEMO: moment}, may_be_earlier=True) == {DEMO: offset}

@@ -83,23 +83,19 @@ def _search_all(names: list[str], seconds: int) -> int:
     for i, name in enumerate(names):
         share = (deadline - time.monotonic()) / (len(names) - i)
         searches.append(_search(name, max(2.0, share)))
-        last = searches[-1]
-        print(
-            f"{name:28}{last.inputs:>12,}{last.seconds:>9.0f}  {len(last.found) or 'nothing'}",
-            flush=True,
-        )
-        for path in last.found:
-            print(
-                f"  {_description(path)}\n  again: python -m tests.fuzz --repeat {name} {path}",
-                flush=True,
-            )
-    found = sum(len(search.found) for search in searches)
-    print(
-        f"{'together':28}{sum(s.inputs for s in searches):>12,}"
-        f"{sum(s.seconds for s in searches):>9.0f} "
-        f" {found or 'nothing'}"
-    )
+        _print_search(name, searches[-1])
+        for path in searches[-1].found:
+            print(f"  {_description(path)}", flush=True)
+            print(f"  again: python -m tests.fuzz --repeat {name} {path}", flush=True)
+    found = tuple(path for search in searches for path in search.found)
+    inputs = sum(search.inputs for search in searches)
+    _print_search("together", Search(inputs, sum(one.seconds for one in searches), found))
     return 1 if found else 0
+
+
+def _print_search(name: str, search: Search) -> None:
+    found = len(search.found) or "nothing"
+    print(f"{name:28}{search.inputs:>12,}{search.seconds:>9.0f}  {found}", flush=True)
 
 
 def _search(name: str, seconds: float) -> Search:
@@ -157,11 +153,9 @@ def _findings(folder: Path) -> set[Path]:
 def _inputs(text: str) -> int:
     """The number of inputs, as libFuzzer prints it at its end, or last before it was killed."""
     final = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
-    return (
-        int(final[1])
-        if final
-        else max((int(n) for n in re.findall(r"^#(\d+)\t", text, re.MULTILINE)), default=0)
-    )
+    if final:
+        return int(final[1])
+    return max((int(n) for n in re.findall(r"^#(\d+)\t", text, re.MULTILINE)), default=0)
 
 
 def _description(path: Path) -> str:

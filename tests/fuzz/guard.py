@@ -50,20 +50,16 @@ def check(target: Target, content: bytes, *, hang_s: float = HANG_S) -> None:
             attempt(target, content)
         peak = tracemalloc.get_traced_memory()[1]
     except _Hung:
-        raise Found(_described(target, content, f"it took more than {hang_s} seconds")) from None
+        raise _found(target, content, f"it took more than {hang_s} seconds") from None
     finally:
         tracemalloc.stop()
-    most = target.floor_bytes + target.multiple * len(content)
+    most, grown = target.floor_bytes + target.multiple * len(content), _process_bytes() - before
     if peak > most:
-        raise Found(
-            _described(
-                target, content, f"it took {peak:,} bytes of memory where {most:,} are the bound"
-            )
+        raise _found(
+            target, content, f"it took {peak:,} bytes of memory where {most:,} are allowed"
         )
-    if _process_bytes() - before > PROCESS_GROWTH_BYTES:
-        raise Found(
-            _described(target, content, f"the process grew by {_process_bytes() - before:,} bytes")
-        )
+    if grown > PROCESS_GROWTH_BYTES:
+        raise _found(target, content, f"the process grew by {grown:,} bytes")
 
 
 @cache
@@ -81,21 +77,17 @@ def attempt(target: Target, content: bytes) -> None:
         target.read(content)
     except target.raises as named:
         if type(named) not in target.raises:
-            raise Found(
-                _described(
-                    target, content, f"{type(named).__name__} is narrower than what it names"
-                )
-            ) from named
+            what = f"{type(named).__name__} is narrower than what it names"
+            raise _found(target, content, what) from named
         str(named), repr(named.args)  # an error without a printable text is a finding
     except Exception as other:
-        raise Found(
-            _described(target, content, f"{type(other).__name__}: {other}"[:300])
-        ) from other
+        raise _found(target, content, f"{type(other).__name__}: {other}"[:300]) from other
 
 
-def _described(target: Target, content: bytes, what: str) -> str:
+def _found(target: Target, content: bytes, what: str) -> Found:
     shown = repr(content) if len(content) < 2000 else f"{content[:2000]!r}..."
-    return f"{target.name}: {what}; the input, for tests/unit/test_fuzz_parsers.py: {shown}"
+    text = f"{target.name}: {what}; the input, for tests/unit/test_fuzz_parsers.py: {shown}"
+    return Found(text)
 
 
 @contextlib.contextmanager

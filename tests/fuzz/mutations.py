@@ -14,35 +14,10 @@ from typing import Any
 
 LENGTHS = (-(2**31), -2, -1, 0, 1, 0x7F, 0x80, 0xFFFF, 2**31 - 1)
 """What a liar writes where a length or a count is expected."""
-VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    2**31,
-    2**63 - 1,
-    2**63,
-    10**40,
-    1.5,
-    -0.0,
-    1e308,
-    float("inf"),
-    float("nan"),
-    "",
-    "x",
-    "0",
-    "\ud800",
-    "a\x00b",
-    [],
-    {},
-    [[]],
-    [None],
-    {"": None},
-    [1, "x", None],
-    "9" * 5000,
-)
+NUMBERS = (0, -1, 1, 2**31, 2**63 - 1, 2**63, 10**40, 1.5, -0.0, 1e308)
+TEXTS = ("", "x", "0", "\ud800", "a\x00b", "9" * 5000)
+HOLDERS: tuple[Any, ...] = ([], {}, [[]], [None], {"": None}, [1, "x", None])
+VALUES = (None, True, False, *NUMBERS, float("inf"), float("nan"), *TEXTS, *HOLDERS)
 """What a foreign writer puts where something else is expected."""
 
 

@@ -177,11 +177,8 @@ def message_payload(content: bytes) -> None:
     decompressor is given.
     """
     mark = content[0] if content else 0
-    rows(
-        answer(
-            message_bytes(Msg((mark >> 3) % 40, content[1:]), mark & 1, OLD_CODECS[(mark >> 1) % 3])
-        )
-    )
+    wrapper = Msg((mark >> 3) % 40, content[1:])
+    rows(answer(message_bytes(wrapper, mark & 1, OLD_CODECS[(mark >> 1) % 3])))
 
 
 def physical_sets(content: bytes) -> None:
@@ -244,12 +241,8 @@ def one_at_a_time(content: bytes) -> None:
 def physical_fetch(fetched: FetchedPartition, *, is_sealed: bool) -> None:
     """The answer of a fetch of 0.7 for one partition, as rows."""
     found = bytes(fetched.records)
-    physical_feed(
-        replace(
-            fetched, records=memoryview(bytearray(sealed_entries(found) if is_sealed else found))
-        ),
-        len(found),
-    )
+    records = memoryview(bytearray(sealed_entries(found) if is_sealed else found))
+    physical_feed(replace(fetched, records=records), len(found))
 
 
 def _physical_rows(content: bytes, beyond: int) -> None:
@@ -356,9 +349,6 @@ def jafka_to_rows(content: bytes) -> None:
     the CRCs be wrong.
     """
     mark = content[0] if content else 0
-    for fetched in (
-        _REQUESTS[(mark & 0x7F) % _FETCHES]
-        .read(memoryview(bytearray(content[1:])))
-        .answer.partitions
-    ):
+    request = _REQUESTS[(mark & 0x7F) % _FETCHES]
+    for fetched in request.read(memoryview(bytearray(content[1:]))).answer.partitions:
         physical_fetch(fetched, is_sealed=not mark & 0x80)

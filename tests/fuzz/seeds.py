@@ -22,8 +22,7 @@ from etl.kafka.request_values import FetchTarget, Subscription
 from etl.kafka.versions import Api
 from etl.ledger import plan_document
 from etl.model.partitions import Broker, Committed, Leader, TopicPartition
-from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, PlanKind, RangeResult
-from etl.model.snapshot import Acknowledgement, Interval, LoadedIntervals
+from etl.model.plans import Loss, LossReason, OffsetRange, PlanKind
 from tests.builders import changed, plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, inside
@@ -41,7 +40,7 @@ def responses(api: Api) -> tuple[bytes, ...]:
     _, lowest, highest = api.value
     name = f"{api.name.title().replace('_', '')}Response"
     kind = next(getattr(module, name) for module in _MODULES if hasattr(module, name))
-    response = _built(kind, _RESPONSES[api.name])
+    response = built(kind, _RESPONSES[api.name])
     return tuple(
         bytes([version])
         + (1).to_bytes(4, "big")
@@ -51,17 +50,19 @@ def responses(api: Api) -> tuple[bytes, ...]:
     )
 
 
-def _built(kind: Any, values: dict[str, Any]) -> Any:
+def built(kind: Any, values: dict[str, Any]) -> Any:
     """A message of kafka-python with these values."""
     return kind(**{name: _value(kind.fields[name], value) for name, value in values.items()})
 
 
 def _value(field: Any, value: Any) -> Any:
+    if value is None:
+        return None
     if field.is_struct():
-        return _built(field.data_class, value)
+        return built(field.data_class, value)
     if field.is_struct_array():
-        return [_built(field.data_class, one) for one in value]
-    if value is not None and field.type_str in ("bytes", "uuid"):
+        return [built(field.data_class, one) for one in value]
+    if field.type_str in ("bytes", "uuid"):
         return bytes.fromhex(value) if field.type_str == "bytes" else UUID(value)
     return value
 
@@ -104,37 +105,21 @@ def fetch(version: int, records: bytes, *, second_code: int = 1) -> bytes:
         "preferred_read_replica": -1,
     }
     aborted = [part.AbortedTransaction(producer_id=PRODUCER, first_offset=0)]
+    first = part(
+        partition_index=3, error_code=0, aborted_transactions=aborted, records=records, **common
+    )
+    second = part(
+        partition_index=4, error_code=second_code, aborted_transactions=None, records=None, **common
+    )
     topic_id = UUID(FETCHED.topic_id or "")
     answer = FetchResponse(
         throttle_time_ms=0,
         error_code=0,
         session_id=0,
-        responses=[
-            topic(
-                topic="clicks",
-                topic_id=topic_id,
-                partitions=[
-                    part(
-                        partition_index=3,
-                        error_code=0,
-                        aborted_transactions=aborted,
-                        records=records,
-                        **common,
-                    ),
-                    part(
-                        partition_index=4,
-                        error_code=second_code,
-                        aborted_transactions=None,
-                        records=None,
-                        **common,
-                    ),
-                ],
-            )
-        ],
+        responses=[topic(topic="clicks", topic_id=topic_id, partitions=[first, second])],
     )
-    return (b"\0" if answer.flexible_version_q(version) else b"") + bytes(
-        answer.encode(version=version)
-    )
+    flexible = b"\0" if answer.flexible_version_q(version) else b""
+    return flexible + bytes(answer.encode(version=version))
 
 
 RECORDS = (
@@ -283,28 +268,6 @@ START = plan_document.with_id(
         pending_starts={TopicPartition("clicks", 9): 5},
     )
 )
-APPLIED = CommitResult(
-    7,
-    PLAN.id,
-    12,
-    "t1",
-    (RangeResult(3, 100, 1, 0, 0, ((6, 7),)), RangeResult(0, None, 0, 2, 2, ((0, 4),), False)),
-)
-COVERAGE = LoadedIntervals(
-    6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))}
-)
-ACKNOWLEDGEMENT = Acknowledgement(
-    "t1",
-    12,
-    7,
-    "known",
-    1_700_000_000_000,
-    plan_id="p7",
-    transaction_version=7,
-    was_recorded=True,
-    commit="c7",
-    place="/t",
-)
 
 
 def plans() -> tuple[bytes, ...]:
@@ -322,61 +285,31 @@ def _line(*actions: dict[str, Any]) -> bytes:
     return "\n".join(json.dumps(action) for action in actions).encode() + b"\n"
 
 
-SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "offset", "type": "long", "nullable": True, "metadata": {}},
-            {
-                "name": "headers",
-                "nullable": True,
-                "metadata": {},
-                "type": {
-                    "type": "array",
-                    "containsNull": True,
-                    "elementType": {
-                        "type": "struct",
-                        "fields": [
-                            {
-                                "name": "key",
-                                "type": "string",
-                                "nullable": True,
-                                "metadata": {"x": 1},
-                            }
-                        ],
-                    },
-                },
-            },
-        ],
-    }
-)
+_KEY = {"name": "key", "type": "string", "nullable": True, "metadata": {"x": 1}}
+_HEADERS = {
+    "type": "array",
+    "containsNull": True,
+    "elementType": {"type": "struct", "fields": [_KEY]},
+}
+_FIELDS = [
+    {"name": "offset", "type": "long", "nullable": True, "metadata": {}},
+    {"name": "headers", "type": _HEADERS, "nullable": True, "metadata": {}},
+]
+SCHEMA = json.dumps({"type": "struct", "fields": _FIELDS})
+_ADDED = {"path": "topic=a%20b/part-0", "partitionValues": {"topic": "a b"}, "dataChange": True}
+_TABLE = {"id": "id-1", "schemaString": SCHEMA, "partitionColumns": ["topic"], "configuration": {}}
 COMMITS = (
     _line(
         {"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}},
         {"txn": {"appId": "offset-range-etl/c/g/p", "version": 3}},
-        {
-            "add": {
-                "path": "topic=a%20b/part-0",
-                "partitionValues": {"topic": "a b"},
-                "dataChange": True,
-            }
-        },
+        {"add": _ADDED},
     ),
     _line(
         {"commitInfo": {"operation": "DELETE"}},
         {"remove": {"path": "x", "dataChange": True}},
         {"protocol": {"minReaderVersion": 1}},
     ),
-    _line(
-        {
-            "metaData": {
-                "id": "id-1",
-                "schemaString": SCHEMA,
-                "partitionColumns": ["topic"],
-                "configuration": {},
-            }
-        }
-    ),
+    _line({"metaData": _TABLE}),
 )
 
 CONF = b"""pipeline: clicks

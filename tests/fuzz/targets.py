@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -34,7 +34,6 @@ from etl.kafka.primitives import Reader
 from etl.kafka.request_values import FetchAnswer
 from etl.kafka.versions import Api, error_of
 from etl.ledger import documents, plan_document
-from etl.ledger.documents import Pauses
 from etl.ledger.registrations import (
     DriverNode,
     FilteredTopics,
@@ -66,26 +65,19 @@ from etl.model.partitions import (
     parse_partition_key,
 )
 from etl.model.security import Security, SecurityProtocol
-from etl.model.snapshot import Acknowledgement, Backfill, NamedTable, Pause, Retirement
+from etl.model.snapshot import LoadedIntervals
 from etl.reader.options import parse_options, parse_ranges
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings, parse_change, parse_settings
 from etl.settings.source import parse_timestamp
 from etl.settings.until_and_run_key import parse_bound
+from tests.fakes.any_documents import KINDS, any_document, text_of
 from tests.fakes.batches import Codec, answer, compress
 from tests.fakes.old_logs import OLD_CODECS
 from tests.fuzz import records, seeds
 
 MIB = 1 << 20
 LOG = seeds.LOG
-_PAUSES = Pauses(
-    (
-        Pause("clicks", None, "all of it", "kim@host", 5),
-        Pause(LOG.topic, LOG, "broken", "kim@host", 6),
-    )
-)
-_BACKFILL = Backfill("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
-_NAMED_TABLE = NamedTable("main.lake.clicks", "/wh/clicks", "3f-1", 7)
 
 
 @dataclass(frozen=True)
@@ -315,20 +307,49 @@ def _deflated(parse: Callable[..., object]) -> Callable[[bytes], object]:
     return lambda content: parse(zlib.compress(content), path="/p")
 
 
-def _of_document(name: str, value: object) -> tuple[Target, Target]:
-    """A stored document, compressed and not."""
-    parse = partial(documents.parse, type(value))
-    payload = documents.render(value)
-    return (
-        Target(f"{name}-znode", _znode(parse), (payload,), _DOCUMENT),
-        Target(
-            f"{name}-document",
-            _deflated(parse),
-            (zlib.decompress(payload),),
-            _DOCUMENT,
-            is_json=True,
-        ),
-    )
+def _of_document(kind: type[Any]) -> list[Target]:
+    """A class of stored documents, as it is stored and as JSON."""
+    parse = partial(documents.parse, kind)
+    name = kind.__name__.lower()
+    stored = tuple(documents.render(any_document(kind, seed)) for seed in range(3))
+    as_json = tuple(text_of(payload).encode() for payload in stored)
+    if stored == as_json:
+        return [Target(f"{name}-document", _znode(parse), stored, _DOCUMENT, is_json=True)]
+    return [
+        Target(f"{name}-znode", _znode(parse), stored, _DOCUMENT),
+        Target(f"{name}-document", _deflated(parse), as_json, _DOCUMENT, is_json=True),
+    ]
+
+
+def _of_records(
+    name: str,
+    read: Callable[[bytes], object],
+    examples: Iterable[bytes],
+    raises: tuple[type[Exception], ...] | None = None,
+    bad: Iterable[bytes] = (),
+) -> Target:
+    """A reader of records: their buffers take some memory for any input."""
+    named = _RECORDS if raises is None else raises
+    return Target(name, read, tuple(examples), named, floor_bytes=24 * MIB, bad=tuple(bad))
+
+
+def _of_text(
+    name: str,
+    parse: Callable[[str], object],
+    *examples: bytes,
+    raises: tuple[type[Exception], ...] = (),
+    **bounds: Any,
+) -> Target:
+    return Target(name, lambda content: parse(_text(content)), examples, raises, **bounds)
+
+
+def _of_json(
+    name: str,
+    parse: Callable[[bytes], object],
+    *examples: Any,
+    raises: tuple[type[Exception], ...] = (),
+) -> Target:
+    return Target(name, parse, seeds.many(*examples), raises, is_json=True)
 
 
 # Tables, confs, texts
@@ -379,6 +400,9 @@ _MARKED = tuple(
         errors.EtlError("what"),
     )
 )
+_OPTIONS = {"kafka.bootstrap.servers": "b1:9092,b2:9092"}
+_ZEROS = bytes(320 << 10)
+_SETTINGS = (errors.SettingsError,)
 _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
 _PHYSICAL = (*_RECORDS, errors.MisalignedOffset)
@@ -433,124 +457,89 @@ TARGETS: tuple[Target, ...] = (
         "jafka-error-codes", _code(jafka_errors.error_of), (b"\0\0", b"\0\1", b"\xff\xff", b"\0\7")
     ),
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
-    Target(
+    _of_records(
         "fetch-to-rows",
         _fetch_to_rows,
-        tuple(
-            bytes([v]) + seeds.fetch(v, found, second_code=0)
-            for v in (4, 11)
+        (
+            bytes([version]) + seeds.fetch(version, found, second_code=0)
+            for version in (4, 11)
             for found in (*seeds.record_sets(), *seeds.message_sets())
         ),
         _FEED,
-        floor_bytes=24 * MIB,
     ),
-    Target(
+    _of_records(
         "record-batches",
         records.record_batches,
-        tuple(mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.record_sets()),
-        _RECORDS,
-        floor_bytes=24 * MIB,
-        bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs()),
+        (mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.record_sets()),
+        bad=(b"\0\x28\1" + bomb for bomb in seeds.bombs()),
     ),
-    Target(
+    _of_records(
         "packed-records",
         records.packed_records,
-        tuple(bytes([codec + 15]) + records.PLAIN_RECORDS for codec in Codec),
-        _RECORDS,
-        floor_bytes=24 * MIB,
+        (bytes([codec + 15]) + records.PLAIN_RECORDS for codec in Codec),
     ),
-    Target(
+    _of_records(
         "codec-payloads",
         records.payload,
-        tuple(
-            bytes([codec - 1]) + stream
-            for codec in Codec
-            if codec
-            for stream in records.streams(codec)
-        ),
-        _RECORDS,
-        floor_bytes=24 * MIB,
-        bad=tuple(
-            bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec
-        ),
+        (bytes([codec - 1]) + one for codec in Codec if codec for one in records.streams(codec)),
+        bad=(bytes([codec - 1]) + compress(_ZEROS, codec) for codec in Codec if codec),
     ),
-    Target(
+    _of_records(
         "message-sets",
         records.record_batches,
-        tuple(mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.message_sets()),
-        _RECORDS,
-        floor_bytes=24 * MIB,
-        bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.message_bombs()),
+        (mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.message_sets()),
+        bad=(b"\0\x28\1" + bomb for bomb in seeds.message_bombs()),
     ),
-    Target(
+    _of_records(
         "packed-messages",
         records.packed_messages,
-        tuple(
-            bytes([mark]) + content
-            for mark in range(8)
-            for content in seeds.packed_messages(mark & 1)
-        ),
-        _RECORDS,
-        floor_bytes=24 * MIB,
+        (bytes([mark]) + one for mark in range(8) for one in seeds.packed_messages(mark & 1)),
     ),
-    Target(
+    _of_records(
         "message-payloads",
         records.message_payload,
         records.message_streams(),
-        _RECORDS,
-        floor_bytes=24 * MIB,
-        bad=tuple(
-            bytes([which << 1]) + compress(bytes(320 << 10), codec)
-            for which, codec in enumerate(OLD_CODECS)
-        ),
+        bad=(bytes([i << 1]) + compress(_ZEROS, codec) for i, codec in enumerate(OLD_CODECS)),
     ),
-    Target(
+    _of_records(
         "physical-sets",
         records.physical_sets,
-        tuple(b"\0" + found for found in seeds.physical_sets()),
+        (b"\0" + found for found in seeds.physical_sets()),
         _PHYSICAL,
-        floor_bytes=24 * MIB,
-        bad=tuple(b"\0" + bomb for bomb in seeds.physical_bombs()),
+        bad=(b"\0" + bomb for bomb in seeds.physical_bombs()),
     ),
-    Target(
+    _of_records(
         "packed-entries",
         records.packed_entries,
-        tuple(bytes([mark]) + found for mark in range(8) for found in seeds.physical_sets()),
+        (bytes([mark]) + found for mark in range(8) for found in seeds.physical_sets()),
         _PHYSICAL,
-        floor_bytes=24 * MIB,
     ),
-    Target(
+    _of_records(
         "entry-payloads",
         records.entry_payload,
-        tuple(
-            bytes([which]) + compress(found, codec)
-            for which, codec in enumerate(OLD_CODECS[:2])
+        (
+            bytes([i]) + compress(found, codec)
+            for i, codec in enumerate(OLD_CODECS[:2])
             for found in seeds.physical_sets()
         ),
         _PHYSICAL,
-        floor_bytes=24 * MIB,
-        bad=tuple(
-            bytes([which]) + compress(bytes(320 << 10), codec)
-            for which, codec in enumerate(OLD_CODECS[:2])
-        ),
+        bad=(bytes([i]) + compress(_ZEROS, codec) for i, codec in enumerate(OLD_CODECS[:2])),
     ),
-    Target(
+    _of_records(
         "jafka-fetch-to-rows",
         records.jafka_to_rows,
         records.JAFKA_FETCHED,
         (*_FEED, errors.MisalignedOffset),
-        floor_bytes=24 * MIB,
         bad=records.JAFKA_REFUSED,
     ),
-    Target(
+    _of_records(
         "one-at-a-time",
         records.one_at_a_time,
         (
             *(b"\0\0" + found for found in (*seeds.record_sets(), *seeds.message_sets())),
             *(b"\1\0" + found for found in seeds.physical_sets()),
         ),
-        (*_PHYSICAL, errors.MessageTooLarge),
-        floor_bytes=24 * MIB,
+        _PHYSICAL,
     ),
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
     Target(
@@ -559,29 +548,23 @@ TARGETS: tuple[Target, ...] = (
         (b"0", b"9223372036854775807"),
         (errors.BadOffset,),
     ),
-    Target(
+    _of_json(
         "broker",
         lambda c: parse_broker("7", c),
-        seeds.many(
-            {"host": "b", "port": 9092, "endpoints": []},
-            {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]},
-        ),
-        is_json=True,
+        {"host": "b", "port": 9092, "endpoints": []},
+        {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]},
     ),
-    Target(
+    _of_json(
         "listeners",
         lambda c: (
             parse_listeners(c),
             parse_endpoints(c),
             parse_broker("7", c, Security(SecurityProtocol.SASL_SSL, "INSIDE")),
         ),
-        seeds.many(
-            {
-                "endpoints": ["INSIDE://b:9094", "SSL://x:1"],
-                "listener_security_protocol_map": {"INSIDE": "SASL_SSL"},
-            }
-        ),
-        is_json=True,
+        {
+            "endpoints": ["INSIDE://b:9094", "SSL://x:1"],
+            "listener_security_protocol_map": {"INSIDE": "SASL_SSL"},
+        },
     ),
     Target(
         "physical-broker",
@@ -589,24 +572,11 @@ TARGETS: tuple[Target, ...] = (
         (b"vm-1:vm:9092", b"vm-1:fe80##1:9092:true", b"\xac\xed\0\5t\0\x0cvm-1:vm:9092"),
     ),
     Target("partition-count", parse_count, (b"12",)),
-    Target("cluster-id", parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
-    Target(
-        "replicas",
-        parse_replicas,
-        seeds.many({"version": 1, "partitions": {"0": [1, 2], "1": [2]}}),
-        is_json=True,
-    ),
-    Target(
-        "topic-config",
-        parse_topic_config,
-        seeds.many({"version": 1, "config": {"cleanup.policy": "compact"}}),
-        is_json=True,
-    ),
-    Target(
-        "partition-state",
-        parse_partition_state,
-        seeds.many({"leader": -1, "leader_epoch": 3, "isr": [1, 2]}),
-        is_json=True,
+    _of_json("cluster-id", parse_cluster_id, {"version": "1", "id": "c1"}),
+    _of_json("replicas", parse_replicas, {"version": 1, "partitions": {"0": [1, 2], "1": [2]}}),
+    _of_json("topic-config", parse_topic_config, {"config": {"cleanup.policy": "compact"}}),
+    _of_json(
+        "partition-state", parse_partition_state, {"leader": -1, "leader_epoch": 3, "isr": [1]}
     ),
     Target(
         "driver",
@@ -632,7 +602,7 @@ TARGETS: tuple[Target, ...] = (
                 )
             ),
         ),
-        (errors.SettingsError,),
+        _SETTINGS,
         is_json=True,
     ),
     Target("owner", _owner, (_OWNED,)),
@@ -648,30 +618,12 @@ TARGETS: tuple[Target, ...] = (
         )
         for name, read in (("plan", _deflated(plan_document.parse_plan)), ("signed-plan", _signed))
     ),
-    *_of_document("applied", seeds.APPLIED),
-    *_of_document("coverage", seeds.COVERAGE),
-    *_of_document("backfill", _BACKFILL),
-    *_of_document("pauses", _PAUSES),
-    *_of_document("named-table", _NAMED_TABLE),
-    Target(
-        "acknowledgement",
-        _znode(partial(documents.parse, Acknowledgement)),
-        (documents.render(seeds.ACKNOWLEDGEMENT),),
-        _DOCUMENT,
-        is_json=True,
-    ),
-    Target(
-        "retirement",
-        _znode(partial(documents.parse, Retirement)),
-        (documents.render(Retirement("not needed", 5)),),
-        _DOCUMENT,
-        is_json=True,
-    ),
+    *(target for kind in KINDS for target in _of_document(kind)),
     Target("stamp", _stamp, seeds.commits_of_ours(), _DOCUMENT, is_json=True),
     Target(
         "ledger-znode",
         _ledger,
-        (documents.render(seeds.COVERAGE),),
+        (documents.render(any_document(LoadedIntervals, 0)),),
         _DOCUMENT,
         is_json=True,
         bad=(_INDEX,),
@@ -688,93 +640,51 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "table-shape", _shape, (seeds.SCHEMA.encode(),), (errors.TableUnreachable,), is_json=True
     ),
-    Target(
-        "conf-file",
-        _conf_file,
-        seeds.CONFS,
-        (errors.SettingsError,),
-        multiple=4000,
-        bad=seeds.STRANGE_CONFS,
-    ),
-    Target(
-        "conf-document",
-        _conf_document,
-        (seeds.conf_document(),),
-        (errors.SettingsError,),
-        is_json=True,
-    ),
-    Target(
-        "address", lambda c: split_address(_text(c)), (b"host:9092", b"[::1]:2181"), (ValueError,)
-    ),
-    Target(
+    Target("conf-file", _conf_file, seeds.CONFS, _SETTINGS, multiple=4000, bad=seeds.STRANGE_CONFS),
+    Target("conf-document", _conf_document, (seeds.conf_document(),), _SETTINGS, is_json=True),
+    _of_text("address", split_address, b"host:9092", b"[::1]:2181", raises=(ValueError,)),
+    _of_text(
         "bound",
-        lambda c: parse_bound(_text(c), 1_700_000_000_000, key="--until"),
-        (b"2026-01-31T00:00:00Z", b"-1h"),
-        (errors.SettingsError,),
+        partial(parse_bound, now_ms=1_700_000_000_000, key="--until"),
+        b"2026-01-31T00:00:00Z",
+        b"-1h",
+        raises=_SETTINGS,
     ),
-    Target(
+    _of_text(
         "timestamp",
-        lambda c: parse_timestamp(_text(c)),
-        (b"2026-01-31T00:00:00Z", b"2026-01-31 00:00+05:30"),
-        (ValueError,),
+        parse_timestamp,
+        b"2026-01-31T00:00:00Z",
+        b"2026-01-31 00:00+05:30",
+        raises=(ValueError,),
     ),
-    Target(
+    _of_text(
         "change",
-        lambda c: parse_change(_text(c)),
-        (b"limits.max_records_per_plan=1000", b"source.topics=[a, b]"),
-        (errors.SettingsError,),
+        parse_change,
+        b"limits.max_records_per_plan=1000",
+        b"source.topics=[a, b]",
+        raises=_SETTINGS,
         multiple=4000,
     ),
-    Target(
+    _of_json(
         "source-options",
         _options,
-        seeds.many(
-            {
-                "kafka.bootstrap.servers": "b1:9092,b2:9092",
-                "subscribe": "clicks",
-                "columns": "key,offset",
-            },
-            {
-                "kafka.bootstrap.servers": "b1:9092",
-                "kafka.isolation.level": "read_committed",
-                "ranges": "[]",
-                "fetch_max_bytes": "5000",
-            },
-        ),
-        (errors.SettingsError,),
-        is_json=True,
+        {**_OPTIONS, "subscribe": "clicks", "columns": "key,offset"},
+        {**_OPTIONS, "kafka.isolation.level": "read_committed", "ranges": "[]"},
+        {**_OPTIONS, "subscribe": "clicks", "fetch_max_bytes": "5000"},
+        raises=_SETTINGS,
     ),
-    Target(
-        "skip-option",
-        lambda c: parse_skip(_text(c)),
-        (b"clicks:3:100-101",),
-        (errors.SettingsError,),
-    ),
-    Target(
+    _of_text("skip-option", parse_skip, b"clicks:3:100-101", raises=_SETTINGS),
+    _of_json(
         "ranges-option",
         lambda c: parse_ranges(_text(c)),
-        seeds.many([{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]),
-        (errors.SettingsError,),
-        is_json=True,
+        [{"topic": "clicks", "partition": 0, "from": 10, "until": 20}],
+        raises=_SETTINGS,
     ),
     Target("marked-error", _unmark, _MARKED),
-    Target(
-        "log-name",
-        lambda content: parse_partition(_text(content)),
-        (b"clicks:3", b"clicks:1-0"),
-        (),
-    ),
-    Target(
-        "stretch",
-        lambda content: parse_interval(_text(content)),
-        (b"clicks:3:10-20", b"clicks:1-0:10-20"),
-        (),
-    ),
-    Target(
-        "stretches",
-        lambda content: parse_intervals(_text(content)),
-        (b"clicks:3:10-20", b"a:0:0-1 a:1:2-3"),
-        (ValueError,),
+    _of_text("partition", parse_partition, b"clicks:3", b"clicks:1-0"),
+    _of_text("interval", parse_interval, b"clicks:3:10-20", b"clicks:1-0:10-20"),
+    _of_text(
+        "intervals", parse_intervals, b"clicks:3:10-20", b"a:0:0-1 a:1:2-3", raises=(ValueError,)
     ),
 )
 BY_NAME = {target.name: target for target in TARGETS}

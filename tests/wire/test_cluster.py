@@ -1,4 +1,4 @@
-"""The driver's questions to several brokers at once."""
+"""A driver's requests to several brokers at once, by `Cluster`."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from tests.fakes.broker import (
     TRANSACTION_LIST,
     TRANSACTIONS,
     FakeBroker,
-    FakeLog,
     World,
     as_it_is,
     never,
 )
 
+Brokers = tuple[FakeBroker, FakeBroker]
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 LOGS = [TopicPartition("demo", number) for number in range(4)]
 
 
 @pytest.fixture
-def brokers() -> Iterator[tuple[FakeBroker, FakeBroker]]:
+def brokers() -> Iterator[Brokers]:
     """Two brokers; each leads two of the four logs of `demo`, and log n holds 10 n records."""
     world = World()
     with FakeBroker(world, broker_id=1) as first, FakeBroker(world, broker_id=2) as second:
@@ -67,21 +67,18 @@ def brokers() -> Iterator[tuple[FakeBroker, FakeBroker]]:
 
 
 @pytest.fixture
-def cluster(brokers: tuple[FakeBroker, FakeBroker]) -> Iterator[Cluster]:
+def cluster(brokers: Brokers) -> Iterator[Cluster]:
     with Cluster([(brokers[0].host, brokers[0].port)], timeout_s=5) as connected:
         yield connected
 
 
-def requests_of(brokers: tuple[FakeBroker, FakeBroker], key: int) -> list[int]:
+def requests_of(brokers: Brokers, key: int) -> list[int]:
     return [[each for each, _ in broker.requests].count(key) for broker in brokers]
 
 
 @pytest.mark.parametrize(("isolation", "requests"), [(UNCOMMITTED, [2, 2]), (COMMITTED, [3, 3])])
-def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_broker(
-    brokers: tuple[FakeBroker, FakeBroker],
-    cluster: Cluster,
-    isolation: Isolation,
-    requests: list[int],
+def test_extents_take_few_requests_of_each_broker(
+    brokers: Brokers, cluster: Cluster, isolation: Isolation, requests: list[int]
 ) -> None:
     found = cluster.extents(LOGS, isolation=isolation)
     assert dict(found.extents) == {
@@ -90,17 +87,13 @@ def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_bro
     assert {partition: leader.broker.id for partition, leader in found.leaders.items()} == {
         partition: 1 + partition.partition % 2 for partition in LOGS
     }
-    assert (requests_of(brokers, METADATA), requests_of(brokers, LIST_OFFSETS)) == (
-        [1, 0],
-        requests,
-    )
+    assert requests_of(brokers, METADATA) == [1, 0]
+    assert requests_of(brokers, LIST_OFFSETS) == requests
 
 
 @pytest.mark.parametrize("topics", [["demo"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3])
-def test_a_broker_that_has_just_started_is_queried_again_until_it_knows_topics(
-    topics: list[str] | None, answers_before: int
-) -> None:
+def test_a_starting_broker_is_queried_again(topics: list[str] | None, answers_before: int) -> None:
     with FakeBroker() as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
 
         def answers_and_gets_the_topic(connection: socket.socket, frame: bytes) -> None:
@@ -116,37 +109,27 @@ def test_a_broker_that_has_just_started_is_queried_again_until_it_knows_topics(
         }
 
 
-def test_a_broker_that_knows_other_topics_is_believed_at_once(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_an_unknown_topic_is_reported_at_once(brokers: Brokers, cluster: Cluster) -> None:
     reported = cluster.describe_when_known(["domo"], wait_s=float("inf"))
     assert unknown_topics(reported, ["domo"]) == {"domo"}
     assert requests_of(brokers, METADATA) == [2, 0]
 
 
-def test_of_a_cluster_without_topics_it_is_believed_in_the_end(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_cluster_may_have_no_topics(brokers: Brokers, cluster: Cluster) -> None:
     brokers[0].world.logs.clear()
     assert unknown_topics(cluster.describe_when_known(["demo"], wait_s=0.2), ["demo"]) == {"demo"}
     assert cluster.describe_when_known(None, wait_s=0).topics == {}
 
 
-def test_the_end_is_the_last_stable_offset_under_read_committed_only(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_read_committed_ends_at_the_last_stable_offset(brokers: Brokers, cluster: Cluster) -> None:
     brokers[1].log("demo", 1).last_stable = 4
-    assert cluster.extents(LOGS[1:2], isolation=COMMITTED).extents == {
-        LOGS[1]: PartitionOffsets(0, 4, high_watermark=10)
-    }
-    assert cluster.extents(LOGS[1:2], isolation=UNCOMMITTED).extents == {
-        LOGS[1]: PartitionOffsets(0, 10)
-    }
+    committed = cluster.extents(LOGS[1:2], isolation=COMMITTED).extents[LOGS[1]]
+    uncommitted = cluster.extents(LOGS[1:2], isolation=UNCOMMITTED).extents[LOGS[1]]
+    assert committed == PartitionOffsets(0, 4, high_watermark=10)
+    assert uncommitted == PartitionOffsets(0, 10)
 
 
-def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_leader_of_such_a_log(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_open_transactions_have_their_start(brokers: Brokers, cluster: Cluster) -> None:
     assert cluster.open_transactions(cluster.extents(LOGS, isolation=COMMITTED)) == {}
     assert requests_of(brokers, PRODUCERS) == [0, 0]
     brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
@@ -155,16 +138,12 @@ def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_lead
     assert cluster.open_transactions(found) == {
         LOGS[3]: OpenTransaction(7, 12, "orders-7", 1_700_000_000_000)
     }
-    assert (
-        requests_of(brokers, PRODUCERS),
-        requests_of(brokers, TRANSACTION_LIST),
-        requests_of(brokers, TRANSACTIONS),
-    ) == ([0, 1], [1, 1], [1, 1])
+    assert requests_of(brokers, PRODUCERS) == [0, 1]
+    assert requests_of(brokers, TRANSACTION_LIST) == [1, 1]
+    assert requests_of(brokers, TRANSACTIONS) == [1, 1]
 
 
-def test_brokers_that_report_fewer_or_no_transactions_stop_nothing(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_transactions_may_be_unknown_to_brokers(brokers: Brokers, cluster: Cluster) -> None:
     brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
     for broker in brokers:
         del broker.versions[TRANSACTION_LIST]
@@ -175,62 +154,35 @@ def test_brokers_that_report_fewer_or_no_transactions_stop_nothing(
     assert cluster.open_transactions(found) == {}
 
 
-def test_a_log_without_a_leader_is_reported_and_the_others_are_not_held_up(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_partition_without_a_leader_is_reported(brokers: Brokers, cluster: Cluster) -> None:
     brokers[0].world.logs["demo", 2].leader_id = -1
     found = cluster.extents(LOGS, isolation=COMMITTED, wait_for_leader_s=0)
-    assert (found.leaderless, set(found.extents)) == (
-        frozenset({LOGS[2]}),
-        {LOGS[0], LOGS[1], LOGS[3]},
-    )
+    assert found.leaderless == frozenset({LOGS[2]})
+    assert set(found.extents) == {LOGS[0], LOGS[1], LOGS[3]}
     assert type(found.leaderless) is frozenset, "a report writes no other set"
 
 
-def test_a_leader_that_moved_since_the_metadata_is_looked_up_again(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_moved_leader_is_looked_up_again(brokers: Brokers, cluster: Cluster) -> None:
     before = cluster.describe(["demo"])
     brokers[0].world.logs["demo", 2].leader_id = 2
     found = cluster.extents(LOGS, isolation=COMMITTED, metadata=before)
-    assert (found.extents[LOGS[2]], found.leaders[LOGS[2]].broker.id) == (
-        PartitionOffsets(0, 20),
-        2,
-    )
+    assert found.extents[LOGS[2]] == PartitionOffsets(0, 20)
+    assert found.leaders[LOGS[2]].broker.id == 2
 
 
-def test_a_leader_that_never_answers_is_unreachable(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
-    world = brokers[0].world
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        world.addresses[3] = listener.getsockname()
-    world.logs["demo", 9] = FakeLog(3)
-    with pytest.raises(BrokerUnreachable, match="No connection:"):
-        cluster.extents([TopicPartition("demo", 9)], isolation=COMMITTED, wait_for_leader_s=0)
-
-
-def test_a_missing_topic_is_distinguished_from_one_without_leaders(cluster: Cluster) -> None:
+def test_a_missing_topic_is_not_one_without_leaders(cluster: Cluster) -> None:
     with pytest.raises(TopicMissing):
         cluster.extents([TopicPartition("gone", 0)], isolation=COMMITTED, wait_for_leader_s=0)
 
 
-def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_time_without_a_later_record_is_the_end(brokers: Brokers, cluster: Cluster) -> None:
     brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
-    assert cluster.offsets_at(dict.fromkeys(LOGS, 1_750_000_000_000)) == {
-        LOGS[0]: 0,
-        LOGS[1]: 10,
-        LOGS[2]: 20,
-        LOGS[3]: 30,
-    }
+    found = cluster.offsets_at(dict.fromkeys(LOGS, 1_750_000_000_000))
+    assert found == {LOGS[0]: 0, LOGS[1]: 10, LOGS[2]: 20, LOGS[3]: 30}
     assert requests_of(brokers, LIST_OFFSETS) == [3, 3], "the time, the end, and the largest time"
 
 
-def test_a_time_after_an_open_transaction_is_its_records_offset_and_not_the_end_below_it(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_time_may_be_after_an_open_transaction(brokers: Brokers, cluster: Cluster) -> None:
     brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
     brokers[1].log("demo", 3).last_stable = 12
     assert cluster.offsets_at({LOGS[3]: 1_750_000_000_000}) == {LOGS[3]: 30}
@@ -238,9 +190,7 @@ def test_a_time_after_an_open_transaction_is_its_records_offset_and_not_the_end_
     assert cluster.first_at({LOGS[3]: 1_750_000_000_000}) == {LOGS[3]: None}
 
 
-def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_logs(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_bytes_per_offset_need_a_record(brokers: Brokers, cluster: Cluster) -> None:
     size = len(brokers[1].log("demo", 1).batches[0])
     assert cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED)) == {
         partition: size / 10 for partition in LOGS[1:]
@@ -248,31 +198,23 @@ def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_l
     assert requests_of(brokers, LOG_DIRS) == [1, 1]
 
 
-def test_a_broker_too_old_to_report_sizes_is_left_out(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_broker_without_sizes_is_left_out(brokers: Brokers, cluster: Cluster) -> None:
     del brokers[1].versions[LOG_DIRS]
     assert set(cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED))) == {LOGS[2]}
 
 
-def test_the_next_bootstrap_address_is_used_when_one_is_silent(
-    brokers: tuple[FakeBroker, FakeBroker],
-) -> None:
+def test_a_silent_bootstrap_address_is_followed_by_the_next(brokers: Brokers) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         silent: tuple[str, int] = listener.getsockname()
     with Cluster([silent, (brokers[1].host, brokers[1].port)]) as patient:
         assert list(patient.describe().topics) == ["demo"]
-    with (
-        Cluster([silent]) as alone,
-        pytest.raises(BrokerUnreachable, match="No broker answers:") as raised,
-    ):
-        alone.describe()
+    with Cluster([silent]) as alone:
+        with pytest.raises(BrokerUnreachable, match="No broker answers:") as raised:
+            alone.describe()
     assert raised.value.where["brokers"] == f"{silent[0]}:{silent[1]}"
 
 
-def test_with_room_for_few_connections_the_answers_are_the_same_and_few_stay_open(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_few_connections_are_enough(brokers: Brokers, cluster: Cluster) -> None:
     found = cluster.extents(LOGS, isolation=COMMITTED)
     assert [broker.open_connections() for broker in brokers] == [1, 1]
     cluster.close()
@@ -286,9 +228,7 @@ def test_connections_leave_half_of_the_files_that_a_process_may_open() -> None:
     assert most <= max(open_files() // 2, partition_ends.MAX_PARALLEL_BROKERS)
 
 
-def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent(
-    brokers: tuple[FakeBroker, FakeBroker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_brokers_share_a_deadline(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_ends, "MAX_PARALLEL_BROKERS", 1)
     for broker in brokers:
         broker.script[LIST_OFFSETS].extend([never] * 9)
@@ -323,30 +263,21 @@ def test_a_cluster_of_no_addresses_is_a_settings_error() -> None:
         ({"cleanup.policy": "delete", "remote.storage.enable": "true"}, Retention(is_tiered=True)),
     ],
 )
-def test_how_long_topics_are_kept_takes_one_request(
-    brokers: tuple[FakeBroker, FakeBroker],
-    cluster: Cluster,
-    configs: dict[str, str],
-    reported: Retention,
+def test_retention_takes_one_request(
+    brokers: Brokers, cluster: Cluster, configs: dict[str, str], reported: Retention
 ) -> None:
     brokers[0].world.configs["demo"] = configs
     assert cluster.retention({"demo", "unknown"}) == {"demo": reported}
     assert requests_of(brokers, CONFIGS) == [1, 0]
 
 
-def test_a_broker_that_cannot_report_retention_stops_nothing(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
-    brokers[0].versions = {
-        key: spoken for key, spoken in brokers[0].versions.items() if key != CONFIGS
-    }
+def test_brokers_without_configs_report_no_retention(brokers: Brokers, cluster: Cluster) -> None:
+    del brokers[0].versions[CONFIGS]
     assert cluster.retention({"demo"}) == {}
     assert cluster.retention(()) == {}
 
 
-def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_none_does(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_retained_offsets_take_one_request_of_a_broker(brokers: Brokers, cluster: Cluster) -> None:
     found = cluster.extents(LOGS, isolation=COMMITTED)
     before = requests_of(brokers, LIST_OFFSETS)
     late = cluster.retained_from(
@@ -358,9 +289,7 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
     assert cluster.retained_from(found, {}, isolation=COMMITTED) == {}
 
 
-def test_the_end_of_an_epoch_is_requested_from_each_leader_once(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_epoch_ends_take_one_request_of_a_leader(brokers: Brokers, cluster: Cluster) -> None:
     for partition in LOGS:
         brokers[0].world.logs["demo", partition.partition].elect(4)
         fill = brokers[partition.partition % 2]
@@ -371,41 +300,32 @@ def test_the_end_of_an_epoch_is_requested_from_each_leader_once(
     assert cluster.epoch_ends({LOGS[3]: 4}) == {LOGS[3]: EpochEnd(4, 4, 31)}
 
 
-def test_an_epoch_that_the_log_does_not_know_and_a_broker_that_knows_none_are_left_out(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_unknown_epochs_are_left_out(brokers: Brokers, cluster: Cluster) -> None:
     assert cluster.epoch_ends({LOGS[0]: 9, LOGS[1]: 0}) == {LOGS[1]: EpochEnd(0, 0, 10)}
     del brokers[1].versions[LEADER_EPOCHS]
     with Cluster([(brokers[0].host, brokers[0].port)], timeout_s=5) as of_old_brokers:
         assert of_old_brokers.epoch_ends({LOGS[1]: 0}) == {}
 
 
-def test_the_end_of_an_epoch_is_not_requested_from_a_former_leader(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_former_leader_reports_no_epoch_end(brokers: Brokers, cluster: Cluster) -> None:
     before = cluster.describe(["demo"]).leaders
     brokers[0].world.logs["demo", 2].elect(1)
     brokers[0].world.logs["demo", 2].leader_id = 2
     assert cluster.epoch_ends({LOGS[2]: 0}, leaders=before) == {LOGS[2]: EpochEnd(0, 0, 20)}
 
 
-def test_not_to_know_where_an_epoch_ends_is_no_answer(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_an_epoch_end_needs_a_leader(brokers: Brokers, cluster: Cluster) -> None:
     brokers[0].world.logs["demo", 2].leader_id = -1
     with pytest.raises(BrokerError, match="The partition has no leader"):
         cluster.epoch_ends({LOGS[2]: 0}, wait_for_leader_s=0)
 
 
-def test_the_leader_that_reports_an_end_reports_its_epoch(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_leader_reports_its_epoch_with_the_end(brokers: Brokers, cluster: Cluster) -> None:
     brokers[0].world.logs["demo", 2].elect(6)
     assert cluster.extents(LOGS[2:3], isolation=COMMITTED).epochs == {LOGS[2]: 6}
 
 
-# -- Kafka's own group
-# --------------------------------------------------------------------------------------------------
+# Members of a Kafka group
 
 
 def assignment(*partitions: int) -> bytes:
@@ -419,15 +339,11 @@ def assignment(*partitions: int) -> bytes:
     )
 
 
-def members_of(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> KafkaGroup:
-    return cluster.members_of(
-        "g", [Broker(each.broker_id, each.host, each.port) for each in brokers]
-    )
+def members_of(brokers: Brokers, cluster: Cluster) -> KafkaGroup:
+    return cluster.members_of("g", [Broker(one.broker_id, one.host, one.port) for one in brokers])
 
 
-def test_the_members_of_kafkas_own_group_are_reported_by_its_coordinator_with_their_assignments(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_members_have_their_assignments(brokers: Brokers, cluster: Cluster) -> None:
     world = brokers[0].world
     world.coordinator, world.members = 2, {"c-1": assignment(0, 3), "c-2": assignment(), "c-3": b""}
     found = members_of(brokers, cluster)
@@ -438,34 +354,22 @@ def test_the_members_of_kafkas_own_group_are_reported_by_its_coordinator_with_th
             "c-3 at 10.0.0.7": None,
         }
     )
-    assert (requests_of(brokers, GROUPS), requests_of(brokers, FIND_COORDINATOR)) == (
-        [1, 1],
-        [0, 0],
-    ), "a lookup of the coordinator would create its topic"
+    assert requests_of(brokers, GROUPS) == [1, 1]
+    assert requests_of(brokers, FIND_COORDINATOR) == [0, 0], "a lookup would create a topic"
     assert members_as_owners(found, LOGS[:2]) == dict.fromkeys(LOGS[:2], "c-3 at 10.0.0.7"), (
         "a member with an unknown assignment may own every partition"
     )
-
-
-def test_a_group_that_never_existed_has_no_coordinator_and_no_members(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
-    assert members_of(brokers, cluster) == KafkaGroup()
 
 
 @pytest.mark.parametrize(
     ("state", "kind"), [("PreparingRebalance", "consumer"), ("Stable", "connect")]
 )
 def test_assignments_of_a_group_are_unknown_during_a_rebalance_or_for_another_protocol(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, state: str, kind: str
+    brokers: Brokers, cluster: Cluster, state: str, kind: str
 ) -> None:
     world = brokers[0].world
-    world.coordinator, world.members, world.group_state, world.group_type = (
-        1,
-        {"c-1": b"whatever it is"},
-        state,
-        kind,
-    )
+    world.coordinator, world.members = 1, {"c-1": b"whatever it is"}
+    world.group_state, world.group_type = state, kind
     assert members_of(brokers, cluster) == KafkaGroup({"c-1 at 10.0.0.7": None})
 
 
@@ -497,9 +401,8 @@ def test_members_of_the_consumer_protocol_have_present_and_target_assignments(
         assert cluster.members_of("g", one) == KafkaGroup({"c-1 at 10.0.0.7": expected})
 
 
-def test_a_group_that_we_may_not_describe_is_not_known(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
+def test_a_group_without_permission_is_unknown(brokers: Brokers, cluster: Cluster) -> None:
+    assert members_of(brokers, cluster) == KafkaGroup(), "it never existed"
     brokers[0].world.coordinator, brokers[0].world.group_error = 1, 30
     assert members_of(brokers, cluster) == KafkaGroup(unknown="GROUP_AUTHORIZATION_FAILED")
 
@@ -507,8 +410,8 @@ def test_a_group_that_we_may_not_describe_is_not_known(
 @pytest.mark.parametrize(
     "content", [b"\0", assignment(0)[:-6], bytes.fromhex("0000 7fffffff"), assignment(2**32 - 1)]
 )
-def test_an_assignment_that_is_none_is_not_known(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, content: bytes
+def test_an_invalid_assignment_is_unknown(
+    brokers: Brokers, cluster: Cluster, content: bytes
 ) -> None:
     brokers[0].world.coordinator, brokers[0].world.members = 1, {"c-1": content}
     found = members_of(brokers, cluster)

@@ -1,11 +1,10 @@
-"""The loop of one task against fake brokers: every row once, whatever the brokers do, or a named
+"""The fetch loop of one task against fake brokers: each row once, whatever the brokers do, or a named
 error.
 """
 
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,18 +29,12 @@ from etl.errors import (
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import versions
 from etl.kafka.request_values import FetchTarget
-from etl.model.partitions import (
-    Broker,
-    Cleanup,
-    Leader,
-    TopicPartition,
-    parse_intervals,
-)
+from etl.model.partitions import Broker, Cleanup, Leader, TopicPartition, parse_intervals
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from etl.testkit.server_process import wait_until
 from tests.builders import split_fetch_options
-from tests.fakes.batches import Batch, Codec, Rec, answer, control, encode
+from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 from tests.fakes.broker import (
     FETCH,
     METADATA,
@@ -92,18 +85,9 @@ def fill(
     broker: FakeBroker, partition: int, *, batches: int, records: int = 10, size: int = 10
 ) -> None:
     start = broker.log("demo", partition).log_end
-    broker.append(
-        "demo",
-        partition,
-        *(
-            encode(
-                Batch(
-                    start + number * records, [Rec(delta, b"x" * size) for delta in range(records)]
-                )
-            )
-            for number in range(batches)
-        ),
-    )
+    content = [Rec(delta, b"x" * size) for delta in range(records)]
+    for number in range(batches):
+        broker.append("demo", partition, encode(Batch(start + number * records, content)))
 
 
 def wanted(
@@ -156,64 +140,29 @@ def test_no_log_starves_next_to_one_that_could_fill_every_response(broker: FakeB
     assert max(last_of[1], last_of[2]) < 200 < last_of[0]
 
 
-def test_transaction_markers_are_walked_over(broker: FakeBroker) -> None:
-    broker.append(
-        "demo",
-        0,
-        encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True)),
-        encode(control(2, 7, kind=0)),
-        encode(Batch(3, [Rec(0)])),
-    )
-    broker.log("demo", 0).aborted.append((7, 0))
-    task = Task(broker, [wanted(0, 0, 4)])
-    assert task.rows() == offsets(0, 3, 4)
-    assert (
-        task.results[0].rows,
-        task.results[0].aborted_records,
-        task.results[0].control_records,
-    ) == (1, 2, 1)
-
-
-def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_read(
-    broker: FakeBroker,
-) -> None:
+def test_missing_offsets_are_named_together_after_the_read(broker: FakeBroker) -> None:
     for partition in (0, 1):
-        broker.append(
-            "demo",
-            partition,
-            *(
-                encode(Batch(start, [Rec(delta) for delta in range(10)]))
-                for start in (0, 20, 30, 50)
-            ),
-        )
-    task = Task(
-        broker,
-        [wanted(0, 0, 60), wanted(1, 0, 45), wanted(1, 45, 60)],
-        {"cleanups": {"demo": Cleanup(False)}},
-    )
-    with pytest.raises(
-        MissingOffsets, match="40 offsets are missing.*does not include compact"
-    ) as raised:
+        for start in (0, 20, 30, 50):
+            broker.append("demo", partition, encode(Batch(start, [Rec(at) for at in range(10)])))
+    ranges = [wanted(0, 0, 60), wanted(1, 0, 45), wanted(1, 45, 60)]
+    task = Task(broker, ranges, {"cleanups": {"demo": Cleanup(False)}})
+    text = "40 offsets are missing.*does not include compact"
+    with pytest.raises(MissingOffsets, match=text) as raised:
         task.rows()
-    assert (
-        raised.value.where["missing"]
-        == "demo:0:10-20 demo:0:40-50 demo:1:10-20 demo:1:40-45 demo:1:45-50"
-    )
-    assert (raised.value.exit_code, parse_intervals(raised.value.where["missing"])[0]) == (
-        5,
-        (TopicPartition("demo", 0), 10, 20),
-    )
+    missing = raised.value.where["missing"]
+    assert missing == "demo:0:10-20 demo:0:40-50 demo:1:10-20 demo:1:40-45 demo:1:45-50"
+    assert parse_intervals(missing)[0] == (TopicPartition("demo", 0), 10, 20)
+    assert raised.value.exit_code == 5
 
 
 @pytest.mark.parametrize(
     "settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_data_loss": False}]
 )
-def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions_or_allowed(
+def test_missing_offsets_may_be_compacted_or_allowed(
     broker: FakeBroker, settings: dict[str, Any]
 ) -> None:
-    broker.append(
-        "demo", 0, *(encode(Batch(start, [Rec(delta) for delta in range(10)])) for start in (0, 20))
-    )
+    for start in (0, 20):
+        broker.append("demo", 0, encode(Batch(start, [Rec(delta) for delta in range(10)])))
     task = Task(broker, [wanted(0, 0, 30)], settings)
     assert task.rows() == offsets(0, 0, 10) + offsets(0, 20, 30)
     assert task.results[0].missing_offsets == 10
@@ -236,7 +185,7 @@ def test_a_log_full_of_holes_is_reported_as_possibly_compacted(broker: FakeBroke
         (Cleanup(False), "assume_compacted"),
     ],
 )
-def test_a_broker_that_returns_no_records_of_a_log_that_has_some_may_be_read_by_a_later_run(
+def test_records_that_a_broker_withholds_are_left_to_a_later_run(
     broker: FakeBroker, cleanup: Cleanup, check: str
 ) -> None:
     fill(broker, 0, batches=1)
@@ -244,10 +193,8 @@ def test_a_broker_that_returns_no_records_of_a_log_that_has_some_may_be_read_by_
     task = Task(broker, [wanted(0, 0, 10)], {"deadline_s": 0.05, "cleanups": {"demo": cleanup}})
     with pytest.raises(NotYetReadable, match=check) as raised:
         task.rows()
-    assert (raised.value.exit_code, raised.value.where) == (
-        6,
-        {"topic": "demo", "partition": 0, "offset": 0},
-    )
+    assert raised.value.exit_code == 6
+    assert raised.value.where == {"topic": "demo", "partition": 0, "offset": 0}
 
 
 # The order of things
@@ -275,9 +222,7 @@ def test_closing_the_iterator_hangs_up_and_gives_no_result(broker: FakeBroker) -
 
 
 @pytest.mark.parametrize("code", [1, 6, 3, 5, 9, 56, 74, 75, 78, -1])
-def test_a_refusal_that_may_pass_is_followed_by_a_request_at_the_same_position(
-    broker: FakeBroker, code: int
-) -> None:
+def test_a_transient_refusal_repeats_the_position(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=5)
     broker.log("demo", 0).refusals.append(code)
     assert Task(broker, [wanted(0, 0, 50)]).rows() == offsets(0, 0, 50)
@@ -315,9 +260,7 @@ def test_a_leader_epoch_of_the_plan_that_is_over_is_looked_up(broker: FakeBroker
 
 
 @pytest.mark.parametrize("act", [reset_after(100), reset_after(2)])
-def test_a_reset_in_mid_response_costs_no_row_and_doubles_none(
-    broker: FakeBroker, act: Any
-) -> None:
+def test_a_reset_neither_loses_nor_doubles_rows(broker: FakeBroker, act: Any) -> None:
     fill(broker, 0, batches=20, size=100)
     broker.script[FETCH].extend([lambda connection, frame: connection.sendall(frame), act])
     assert Task(broker, [wanted(0, 0, 200)], {"fetch_max_bytes": 1500}).rows() == offsets(0, 0, 200)
@@ -347,18 +290,14 @@ def test_what_stays_wrong_is_named(
         Task(broker, [wanted(0, 5, 10)], {"deadline_s": 0.3}).rows()
 
 
-def test_a_leader_that_keeps_rejecting_is_a_broker_error_after_a_few_attempts(
-    broker: FakeBroker,
-) -> None:
+def test_a_lasting_refusal_is_an_error_after_a_few_attempts(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([6] * 20)
     with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER") as raised:
         Task(broker, [wanted(0, 3, 10)]).rows()
-    assert (raised.value.where["partition"], raised.value.where["offset"], len(broker.fetched)) == (
-        0,
-        3,
-        4,
-    )
+    assert raised.value.where["partition"] == 0
+    assert raised.value.where["offset"] == 3
+    assert len(broker.fetched) == 4
 
 
 def test_attempts_are_counted_anew_after_every_record_batch(broker: FakeBroker) -> None:
@@ -367,40 +306,19 @@ def test_attempts_are_counted_anew_after_every_record_batch(broker: FakeBroker) 
     assert Task(broker, [wanted(0, 0, 80)], {"fetch_max_bytes": 1200}).rows() == offsets(0, 0, 80)
 
 
-def test_a_broker_that_stays_silent_is_given_up_at_the_deadline_however_many_attempts_are_left(
-    broker: FakeBroker,
-) -> None:
+def test_a_silent_broker_is_given_up_at_the_deadline(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.script[FETCH].extend([never] * 40)
+    settings = {"retry": 30, "timeout_s": 0.1, "max_wait_ms": 1, "deadline_s": 0.3}
     with pytest.raises(BrokerUnreachable, match="deadline passed"):
-        Task(
-            broker,
-            [wanted(0, 0, 10)],
-            {"retry": 30, "timeout_s": 0.1, "max_wait_ms": 1, "deadline_s": 0.3},
-        ).rows()
-    assert len(broker.script[FETCH]) > 30
-
-
-def test_a_topic_recreated_during_the_read_needs_a_decision(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=3)
-    planned, of_now = UUID(int=1), UUID(int=2)
-    broker.world.topic_ids["demo"] = planned
-    task = Task(
-        broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(planned)}, "fetch_max_bytes": 100}
-    )
-    rows = task.batches()
-    next(rows)
-    broker.world.topic_ids["demo"] = of_now
-    with pytest.raises(NeedsDecision, match=f"deleted and recreated.*{of_now}"):
-        list(rows)
+        Task(broker, [wanted(0, 0, 10)], settings).rows()
+    assert len(broker.script[FETCH]) > 30, "attempts are left"
 
 
 @pytest.mark.parametrize(
     ("newest", "size"), [*((newest, 1 << 16) for newest in range(14)), (2, 100), (13, 100)]
 )
-def test_a_log_with_segments_of_every_format_is_read_in_one_go(
-    broker: FakeBroker, newest: int, size: int
-) -> None:
+def test_all_formats_are_read_in_one_go(broker: FakeBroker, newest: int, size: int) -> None:
     broker.versions[FETCH] = (0, newest)
     of_0 = [Msg(offset, b"v") for offset in range(10)]
     of_1 = [Msg(offset, b"v", timestamp=5) for offset in range(10, 20)]
@@ -422,24 +340,18 @@ def test_a_log_with_segments_of_every_format_is_read_in_one_go(
     assert (task.results[0].rows, task.results[0].missing_offsets) == (24, 0)
 
 
-@pytest.mark.parametrize(
-    ("newest", "known"), [(13, {"demo": UUID(int=1)}), (12, {"demo": UUID(int=1)}), (11, {})]
-)
-def test_a_topic_that_stayed_what_it_was_is_read_by_its_id_or_its_name(
-    broker: FakeBroker, newest: int, known: dict[str, UUID]
-) -> None:
+@pytest.mark.parametrize("newest", [13, 12, 11])
+def test_an_unchanged_topic_is_read_by_id_or_name(broker: FakeBroker, newest: int) -> None:
     fill(broker, 0, batches=3)
-    broker.versions[FETCH], broker.world.topic_ids = (0, newest), known
-    assert Task(
-        broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}
-    ).rows() == offsets(0, 0, 30)
+    broker.versions[FETCH] = (0, newest)
+    broker.world.topic_ids = {"demo": UUID(int=1)} if newest >= 12 else {}
+    task = Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}})
+    assert task.rows() == offsets(0, 0, 30)
     assert {version for key, version in broker.requests if key == FETCH} == {newest}
 
 
 @pytest.mark.parametrize("planned", ["zxid-1f", None])
-def test_the_placeholder_id_of_brokers_without_ids_is_not_sent(
-    broker: FakeBroker, planned: str | None
-) -> None:
+def test_a_placeholder_id_is_not_sent(broker: FakeBroker, planned: str | None) -> None:
     fill(broker, 0, batches=3)
     with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer:
         consumer.multifetch([FetchTarget(TopicPartition("demo", 0), 0, 100, topic_id=planned)])
@@ -450,51 +362,40 @@ def test_a_broker_that_does_not_know_the_id_yet_is_retried(broker: FakeBroker) -
     fill(broker, 0, batches=3)
     broker.world.topic_ids["demo"] = UUID(int=1)
     broker.log("demo", 0).refusals.extend([100, 100])
-    assert Task(
-        broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}
-    ).rows() == offsets(0, 0, 30)
+    task = Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}})
+    assert task.rows() == offsets(0, 0, 30)
 
 
-def test_no_record_of_a_recreated_topic_is_read_if_brokers_know_ids(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("is_before", [True, False], ids=["before the read", "during the read"])
+def test_no_record_of_a_recreated_topic_is_read(broker: FakeBroker, is_before: bool) -> None:
     fill(broker, 0, batches=3)
-    broker.world.topic_ids["demo"] = UUID(int=2)
-    with pytest.raises(NeedsDecision, match=f"deleted and recreated.*{UUID(int=2)}"):
-        list(Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).batches())
-    assert broker.fetched == [[(None, 0)]]
+    planned, present = UUID(int=1), UUID(int=2)
+    broker.world.topic_ids["demo"] = present if is_before else planned
+    settings = {"topic_ids": {"demo": str(planned)}, "fetch_max_bytes": 100}
+    rows = Task(broker, [wanted(0, 0, 30)], settings).batches()
+    if not is_before:
+        next(rows)
+        broker.world.topic_ids["demo"] = present
+    with pytest.raises(NeedsDecision, match=f"deleted and recreated.*{present}"):
+        list(rows)
+    assert not is_before or broker.fetched == [[(None, 0)]]
 
 
-def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(
-    broker: FakeBroker,
-) -> None:
+@pytest.mark.parametrize("is_truncated", [True, False])
+def test_only_a_truncation_stops_the_task(broker: FakeBroker, is_truncated: bool) -> None:
     fill(broker, 0, batches=3)
-    partition = TopicPartition("demo", 0)
-    task = Task(
-        broker,
-        [wanted(0, 0, 30, leader(broker))],
-        {"leader_epochs": {partition: 0}, "fetch_max_bytes": 100},
-    )
-    rows = task.batches()
-    next(rows)
-    broker.log("demo").batches[1:] = []
+    settings = {"leader_epochs": {TopicPartition("demo", 0): 0}, "fetch_max_bytes": 100}
+    rows = Task(broker, [wanted(0, 0, 30, leader(broker))], settings).batches()
+    first = next(rows)
+    if is_truncated:
+        broker.log("demo").batches[1:] = []
     broker.log("demo").elect(1)
+    if not is_truncated:
+        assert first.num_rows + sum(each.num_rows for each in rows) == 30
+        return
     fill(broker, 0, batches=3)
     with pytest.raises(PartitionTruncated, match="truncated at offset 10, and records up to 30"):
         list(rows)
-
-
-def test_a_leader_that_is_elected_cleanly_while_a_log_is_read_stops_nothing(
-    broker: FakeBroker,
-) -> None:
-    fill(broker, 0, batches=3)
-    task = Task(
-        broker,
-        [wanted(0, 0, 30, leader(broker))],
-        {"leader_epochs": {TopicPartition("demo", 0): 0}, "fetch_max_bytes": 100},
-    )
-    rows = task.batches()
-    first = next(rows)
-    broker.log("demo").elect(1)
-    assert first.num_rows + sum(each.num_rows for each in rows) == 30
 
 
 # Logs that give nothing, and other named ends
@@ -508,16 +409,18 @@ def test_a_log_that_is_throttled_for_a_while_is_read_all_the_same(broker: FakeBr
     assert task.results[0].gaps == ()
 
 
-def test_a_log_that_grows_up_to_the_range_is_waited_for(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("waits_for", ["records", "the end of a transaction"])
+def test_a_range_beyond_the_readable_end_is_waited_for(broker: FakeBroker, waits_for: str) -> None:
     fill(broker, 0, batches=1)
-    task = Task(broker, [wanted(0, 0, 20)])
-    rows = task.batches()
+    if waits_for != "records":
+        broker.log("demo", 0).last_stable = 10
+        fill(broker, 0, batches=1)
+    rows = Task(broker, [wanted(0, 0, 20)]).batches()
     seen = [next(rows)]
-    grower = threading.Thread(target=fill, args=(broker, 0), kwargs={"batches": 1})
-    grower.start()
-    seen += rows
-    grower.join()
-    assert sum(each.num_rows for each in seen) == 20
+    if waits_for == "records":
+        fill(broker, 0, batches=1)
+    broker.log("demo", 0).last_stable = None
+    assert sum(each.num_rows for each in [*seen, *rows]) == 20
 
 
 def test_a_log_that_never_grows_up_to_the_range_ran_out(broker: FakeBroker) -> None:
@@ -525,33 +428,18 @@ def test_a_log_that_never_grows_up_to_the_range_ran_out(broker: FakeBroker) -> N
     broker.log("demo", 0).high_watermark = 10
     with pytest.raises(RanOutBeforeUntil) as raised:
         Task(broker, [wanted(0, 0, 20)], {"deadline_s": 0.05}).rows()
-    assert (
-        raised.value.where["topic"],
-        raised.value.where["partition"],
-        raised.value.where["offset"],
-    ) == ("demo", 0, 10)
+    assert raised.value.where["topic"] == "demo"
+    assert raised.value.where["partition"] == 0
+    assert raised.value.where["offset"] == 10
 
 
 @pytest.mark.parametrize("from_offset", [0, 15])
-def test_a_transaction_that_stays_open_below_until_may_be_tried_again(
-    broker: FakeBroker, from_offset: int
-) -> None:
+def test_a_lasting_transaction_is_left_to_a_retry(broker: FakeBroker, from_offset: int) -> None:
     fill(broker, 0, batches=3)
     broker.log("demo", 0).last_stable = 10
     with pytest.raises(NotYetReadable, match="a transaction is open") as raised:
         Task(broker, [wanted(0, from_offset, 20)], {"deadline_s": 0.05}).rows()
     assert raised.value.retriable and raised.value.where["offset"] == max(10, from_offset)
-
-
-def test_a_transaction_that_ends_while_it_is_waited_for_is_read(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=3)
-    partition = broker.log("demo", 0)
-    partition.last_stable = 10
-    task = Task(broker, [wanted(0, 0, 20)])
-    rows = task.batches()
-    seen = [next(rows)]
-    partition.last_stable = None
-    assert sum(each.num_rows for each in [*seen, *rows]) == 20
 
 
 def test_offsets_below_the_log_start_are_data_loss_with_both_numbers(broker: FakeBroker) -> None:

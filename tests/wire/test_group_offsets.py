@@ -1,4 +1,4 @@
-"""Offsets of a group, stored and read by its members and by others: every version, fencing, and
+"""Offsets of a group, committed and fetched by members and by others: every version, fencing, and
 commits in doubt after a lost answer.
 """
 
@@ -57,7 +57,7 @@ def member(broker: FakeBroker) -> str:
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_offset_word_and_epoch_come_back_in_every_version_that_has_them(version: int) -> None:
+def test_each_version_returns_what_it_has(version: int) -> None:
     topic_ids = {"demo": str(UUID(int=7))}
     with FakeBroker(versions={OFFSET_COMMIT: (1, version), OFFSET_FETCH: (1, version)}) as broker:
         broker.world.topic_ids["demo"] = UUID(int=7)
@@ -80,7 +80,7 @@ def test_offset_word_and_epoch_come_back_in_every_version_that_has_them(version:
     }
 
 
-def test_topics_go_by_their_names_where_the_id_of_one_is_not_known() -> None:
+def test_topics_have_names_where_an_id_is_unknown() -> None:
     with FakeBroker(versions={OFFSET_COMMIT: (1, 10), OFFSET_FETCH: (1, 10)}) as broker:
         with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer:
             consumer.commit_offsets(
@@ -103,15 +103,8 @@ def test_a_recreated_topic_accepts_no_offset_of_the_former_one() -> None:
 # Members
 
 
-def test_a_member_stores_offsets_in_its_generation(
-    broker: FakeBroker, consumer: SimpleConsumer, member: str
-) -> None:
-    consumer.commit_offsets("g", {DEMO: 42}, generation=4, member_id=member, instance_id="static")
-    assert consumer.fetch_offsets("g", [DEMO], generation=4, member_id=member)[DEMO].offset == 42
-
-
 @pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
-def test_every_fenced_commit_is_distinguished_from_a_lost_answer(
+def test_a_fenced_commit_is_no_lost_answer(
     broker: FakeBroker, consumer: SimpleConsumer, code: int
 ) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].append(code)
@@ -123,12 +116,10 @@ def test_every_fenced_commit_is_distinguished_from_a_lost_answer(
         consumer.fetch_offsets("g", [DEMO], generation=4, member_id="m-1")
 
 
-def test_no_other_client_stores_offsets_of_a_group_that_has_members(
-    broker: FakeBroker, consumer: SimpleConsumer, member: str
-) -> None:
-    with pytest.raises(
-        Owned, match="Group g has live members in Kafka, and they alone commit its offsets:"
-    ):
+@pytest.mark.usefixtures("member")
+def test_only_members_of_a_group_commit(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    text = "Group g has live members in Kafka, and they alone commit its offsets:"
+    with pytest.raises(Owned, match=text):
         consumer.commit_offsets("g", {DEMO: 42})
     assert not broker.world.committed
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
@@ -149,7 +140,7 @@ def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None
 
 
 @pytest.mark.parametrize("act", [hang_up, never])
-def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
+def test_a_commit_without_an_answer_is_not_repeated(
     broker: FakeBroker, impatient: SimpleConsumer, act: Act
 ) -> None:
     impatient.find_coordinator("g")
@@ -162,17 +153,19 @@ def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
     assert broker.world.committed["g", "demo", 0][0] == 42
 
 
-def test_a_members_commit_is_repeated_over_a_new_connection_since_no_other_client_can_commit(
+def test_a_commit_of_a_member_is_repeated_over_a_new_connection(
     broker: FakeBroker, consumer: SimpleConsumer, member: str
 ) -> None:
+    """No other client can commit meanwhile."""
     consumer.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(hang_up)
-    consumer.commit_offsets("g", {DEMO: 42}, generation=4, member_id=member)
+    consumer.commit_offsets("g", {DEMO: 42}, generation=4, member_id=member, instance_id="static")
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 2
+    assert consumer.fetch_offsets("g", [DEMO], generation=4, member_id=member)[DEMO].offset == 42
 
 
 @pytest.mark.parametrize("code", [-1, 7, 15])
-def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(
+def test_a_transient_error_leaves_the_commit_in_doubt(
     broker: FakeBroker, impatient: SimpleConsumer, code: int
 ) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
@@ -180,7 +173,7 @@ def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(
         impatient.commit_offsets("g", {DEMO: 42})
 
 
-def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
+def test_the_coordinator_keeps_the_offsets() -> None:
     world = World()
     with (
         FakeBroker(world=world, broker_id=1) as first,
@@ -213,9 +206,7 @@ def test_a_coordinator_that_is_not_one_yet_is_retried(
     assert consumer.find_coordinator("g").port == broker.port
 
 
-def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
+def test_a_dead_coordinator_is_looked_up(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     """Brokers name it until they have noticed."""
     with FakeBroker(broker.world, broker_id=2) as dead:
         broker.world.coordinator = dead.broker_id
@@ -230,15 +221,13 @@ def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(
     assert [key for key, _ in broker.requests].count(FIND_COORDINATOR) == 2
 
 
-def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to_it(
-    broker: FakeBroker, impatient: SimpleConsumer
-) -> None:
+def test_a_missing_coordinator_is_no_doubt(broker: FakeBroker, impatient: SimpleConsumer) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].extend([15] * 20)
     with pytest.raises(BrokerError, match="name the coordinator"):
         impatient.commit_offsets("g", {DEMO: 42})
 
 
-def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_the_deadline(
+def test_an_unstable_offset_is_waited_for_until_the_deadline(
     broker: FakeBroker, consumer: SimpleConsumer, impatient: SimpleConsumer
 ) -> None:
     consumer.commit_offsets("g", {DEMO: 42})
@@ -252,9 +241,7 @@ def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_th
 # Logs that are refused on their own
 
 
-def test_each_logs_error_is_reported_and_the_others_are_stored(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
+def test_partitions_are_refused_one_by_one(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     broker.world.refused_logs["demo", 1] = 3
     reported = consumer.commit_each("g", {DEMO: 42, OTHER: 43})
     assert {partition: refusal and refusal.name for partition, refusal in reported.items()} == {

@@ -1,6 +1,4 @@
-"""How it is found out what a broker speaks: who answers the greeting, hangs up on it or leaves it
-unanswered, and who only seems to.
-"""
+"""The handshake: which release a broker has, by its answer, its silence or its hang-up."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from etl.io.brokers import exchange
 from etl.io.brokers.connection import Connection
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import kafka_broker_type
-from tests.fakes.broker import API_VERSIONS, LIST_OFFSETS, FakeBroker, hang_up, never
+from tests.fakes.broker import API_VERSIONS, LIST_OFFSETS, Act, FakeBroker, hang_up, never
 from tests.fakes.old_broker import OldBroker
 
 ASKED_VERSIONS, ASKED_NOTHING = (API_VERSIONS, 0), (LIST_OFFSETS, 0)
@@ -34,24 +32,25 @@ def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
         yield broker
 
 
-def consumer_of(broker: OldBroker | FakeBroker, generation: str | None = None) -> SimpleConsumer:
-    return SimpleConsumer("127.0.0.1", broker.port, request_timeout_s=5, generation=generation)
+def consumer_of(
+    broker: OldBroker | FakeBroker, generation: str | None = None, timeout_s: float = 5
+) -> SimpleConsumer:
+    return SimpleConsumer(
+        "127.0.0.1", broker.port, request_timeout_s=timeout_s, generation=generation
+    )
 
 
-def test_an_old_broker_is_recognized_and_its_generation_can_be_sent_to_others(
-    old: OldBroker,
-) -> None:
+def test_an_old_broker_is_recognized(old: OldBroker) -> None:
     with consumer_of(old) as consumer:
         assert consumer.generation is None
         assert consumer.earliest_or_latest_offset("demo", 0, -1) == 1
         assert consumer.generation == f"kafka-{old.release}"
-        assert (
-            consumer.introduction()
-            == f"Kafka, treated as {old.release}, Fetch v{1 if old.release == '0.9' else 0}"
-        )
+        version = 1 if old.release == "0.9" else 0
+        introduction = f"Kafka, treated as {old.release}, Fetch v{version}"
+        assert consumer.introduction() == introduction
 
 
-def test_a_broker_of_0_9_that_hangs_up_as_0_8_does_is_not_taken_for_that() -> None:
+def test_a_broker_of_0_9_may_hang_up_as_0_8_does() -> None:
     with OldBroker("0.9", hangs_up=True).listening() as old, consumer_of(old) as consumer:
         assert consumer.introduction() == "Kafka, treated as 0.9, Fetch v1"
 
@@ -63,9 +62,7 @@ def test_with_a_known_generation_no_versions_are_requested(old: OldBroker) -> No
     assert old.connections == 1
 
 
-def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_silent_broker_is_waited_for_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     is_answering = Connection.is_answering
 
@@ -81,7 +78,7 @@ def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(
     assert [wait > 0 for wait in waits] == [True, False, False]
 
 
-def test_a_broker_that_did_not_answer_is_a_hint_only_and_a_newer_one_there_is_detected() -> None:
+def test_a_newer_broker_at_the_address_of_an_old_one_is_detected() -> None:
     with FakeBroker() as upgraded:
         exchange._unanswering.add((upgraded.host, upgraded.port))
         with consumer_of(upgraded) as consumer:
@@ -94,37 +91,24 @@ def slowly(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(frame)
 
 
-def test_a_broker_that_answers_the_greeting_late_is_not_taken_for_an_old_one() -> None:
-    with FakeBroker() as busy, consumer_of(busy) as consumer:
-        busy.script[API_VERSIONS].append(slowly)
+ASKED_AGAIN = [ASKED_VERSIONS, ASKED_NOTHING, ASKED_VERSIONS]
+
+
+@pytest.mark.parametrize("act", [slowly, hang_up])
+@pytest.mark.parametrize("hangs_up_on_the_old_request", [False, True], ids=["", "as 4.x does"])
+def test_a_busy_or_restarting_broker_is_not_taken_for_an_old_one(
+    act: Act, hangs_up_on_the_old_request: bool
+) -> None:
+    with FakeBroker() as broker, consumer_of(broker) as consumer:
+        broker.script[API_VERSIONS].append(act)
+        broker.script[LIST_OFFSETS].extend([hang_up] * hangs_up_on_the_old_request)
         assert consumer.introduction().startswith("Kafka 3.9")
-        assert busy.requests[-1] == ASKED_VERSIONS
+        assert broker.requests[-1] == ASKED_VERSIONS
+        assert act is slowly or broker.requests == ASKED_AGAIN or hangs_up_on_the_old_request
         assert consumer.generation == "kafka"
 
 
-def test_one_that_answers_late_and_then_hangs_up_on_the_old_question_is_none_either() -> None:
-    with FakeBroker() as busy, consumer_of(busy) as consumer:  # as 4.x does
-        busy.script[API_VERSIONS].append(slowly)
-        busy.script[LIST_OFFSETS].append(hang_up)
-        assert consumer.introduction().startswith("Kafka 3.9")
-
-
-def test_a_broker_that_hangs_up_once_on_the_greeting_is_not_taken_for_an_old_one() -> None:
-    with FakeBroker() as restarting, consumer_of(restarting) as consumer:
-        restarting.script[API_VERSIONS].append(hang_up)
-        assert consumer.introduction().startswith("Kafka 3.9")
-        assert restarting.requests == [ASKED_VERSIONS, ASKED_NOTHING, ASKED_VERSIONS]
-        assert consumer.generation == "kafka"
-
-
-def test_nor_one_that_then_hangs_up_on_the_old_question_too() -> None:
-    with FakeBroker() as restarting, consumer_of(restarting) as consumer:
-        restarting.script[API_VERSIONS].append(hang_up)
-        restarting.script[LIST_OFFSETS].append(hang_up)
-        assert consumer.introduction().startswith("Kafka 3.9")
-
-
-def test_a_port_that_hangs_up_on_everything_is_no_broker_of_any_age() -> None:
+def test_a_port_that_hangs_up_on_everything_is_no_broker() -> None:
     with FakeBroker() as other, consumer_of(other) as consumer:
         other.script[API_VERSIONS].extend([hang_up] * 2)
         other.script[LIST_OFFSETS].extend([hang_up] * 2)
@@ -150,15 +134,8 @@ def test_an_unknown_configured_generation_is_named() -> None:
 @pytest.mark.parametrize(
     "generation", ["kafka", "kafka-0.8", "kafka-0.9", "kafka-0.10.0", "kafka-3.9", "kafka-4.1"]
 )
-def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the_call(
-    generation: str,
-) -> None:
-    with (
-        FakeBroker() as silent,
-        SimpleConsumer(
-            silent.host, silent.port, request_timeout_s=0.3, generation=generation
-        ) as consumer,
-    ):
+def test_a_broker_without_answers_is_unreachable_at_the_deadline(generation: str) -> None:
+    with FakeBroker() as silent, consumer_of(silent, generation, timeout_s=0.3) as consumer:
         silent.script[API_VERSIONS].extend([never] * 5)
         silent.script[LIST_OFFSETS].extend([never] * 5)
         began = time.monotonic()
@@ -171,9 +148,7 @@ def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the
     ("generation", "version"),
     [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 7)],
 )
-def test_a_configured_release_gets_a_first_request_that_it_understands(
-    generation: str, version: int
-) -> None:
+def test_the_first_request_fits_a_configured_release(generation: str, version: int) -> None:
     with FakeBroker() as broker, consumer_of(broker, generation) as consumer:
         assert consumer.introduction().startswith(f"Kafka, treated as {generation[6:]}, ")
         assert broker.requests == [(LIST_OFFSETS, version)]

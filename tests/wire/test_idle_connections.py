@@ -1,14 +1,12 @@
-"""Connections between two uses: reused for the same broker, but never one that is not as good as
-new.
-"""
+"""Idle connections: reused for the same broker, but never one that is not as good as new."""
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -53,38 +51,32 @@ def idle() -> Iterator[IdleConnections]:
     kept.close()
 
 
+def consumer_of(broker: FakeBroker, idle: IdleConnections, **changes: Any) -> SimpleConsumer:
+    settings = {"request_timeout_s": 5.0, "idle_connections": idle, **changes}
+    return SimpleConsumer(broker.host, broker.port, **settings)
+
+
 def ask(broker: FakeBroker, idle: IdleConnections, **changes: Any) -> int:
-    with SimpleConsumer(
-        broker.host, broker.port, **{"request_timeout_s": 5.0, "idle_connections": idle, **changes}
-    ) as consumer:
+    with consumer_of(broker, idle, **changes) as consumer:
         return consumer.earliest_or_latest_offset("demo", 0, LATEST)
 
 
-def test_the_next_consumer_of_a_broker_takes_the_connection_without_a_handshake(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
+def test_the_next_consumer_takes_the_connection(broker: FakeBroker, idle: IdleConnections) -> None:
     assert [ask(broker, idle) for _ in range(5)] == [2] * 5
-    assert (
-        broker.connections,
-        [key for key, _ in broker.requests].count(API_VERSIONS),
-        len(idle),
-    ) == (1, 1, 1)
+    assert broker.connections == 1
+    assert [key for key, _ in broker.requests].count(API_VERSIONS) == 1
+    assert len(idle) == 1
 
 
 def test_several_at_a_time_have_one_each(broker: FakeBroker, idle: IdleConnections) -> None:
-    def consumer() -> SimpleConsumer:
-        return SimpleConsumer(broker.host, broker.port, request_timeout_s=5, idle_connections=idle)
-
     for _ in range(3):
-        with consumer() as first, consumer() as second:
+        with consumer_of(broker, idle) as first, consumer_of(broker, idle) as second:
             assert first.topic_metadata().leaders == second.topic_metadata().leaders
     assert (broker.connections, len(idle)) == (2, 2)
 
 
-def test_a_consumer_that_was_closed_may_ask_again(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
-    consumer = SimpleConsumer(broker.host, broker.port, request_timeout_s=5, idle_connections=idle)
+def test_a_closed_consumer_may_ask_again(broker: FakeBroker, idle: IdleConnections) -> None:
+    consumer = consumer_of(broker, idle)
     for _ in range(3):
         assert consumer.earliest_or_latest_offset("demo", 0, LATEST) == 2
         consumer.close()
@@ -92,26 +84,20 @@ def test_a_consumer_that_was_closed_may_ask_again(
     assert (broker.connections, len(idle)) == (1, 1)
 
 
-def test_a_client_with_another_generation_or_client_id_has_a_connection_of_its_own(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
+def test_another_client_has_its_own_connection(broker: FakeBroker, idle: IdleConnections) -> None:
     for changes in ({}, {"client_id": "other"}, {"generation": "kafka"}, {}):
         ask(broker, idle, **changes)
     assert (broker.connections, len(idle)) == (3, 3)
 
 
-def test_one_that_the_broker_closed_meanwhile_is_not_taken(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
+def test_a_closed_connection_is_not_taken(broker: FakeBroker, idle: IdleConnections) -> None:
     ask(broker, idle)
     broker.hang_up_on_everybody()
     assert ask(broker, idle) == 2
     assert (broker.connections, len(idle)) == (2, 1)
 
 
-def test_a_connection_with_unexpected_bytes_is_not_reused(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
+def test_unexpected_bytes_end_a_connection(broker: FakeBroker, idle: IdleConnections) -> None:
     ask(broker, idle)
     broker._sockets[0].sendall(b"\0\0\0\4\0\0\0\1")
     assert wait_until(lambda: idle._kept[0][1].connection.is_answering(0), 10)
@@ -119,20 +105,13 @@ def test_a_connection_with_unexpected_bytes_is_not_reused(
     assert broker.connections == 2
 
 
-def test_one_that_breaks_at_its_next_use_is_made_anew_and_no_other_idle_one_is_tried(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
-    with (
-        SimpleConsumer(broker.host, broker.port, idle_connections=idle) as one,
-        SimpleConsumer(broker.host, broker.port, idle_connections=idle) as other,
-    ):
+def test_a_connection_that_breaks_is_made_anew(broker: FakeBroker, idle: IdleConnections) -> None:
+    with consumer_of(broker, idle) as one, consumer_of(broker, idle) as other:
         one.introduction(), other.introduction()
     broker.script[METADATA].append(reset_after(0))
-    with SimpleConsumer(
-        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
-    ) as consumer:
+    with consumer_of(broker, idle) as consumer:
         assert consumer.topic_metadata().leaders
-    assert broker.connections == 3
+    assert broker.connections == 3, "no other idle one is tried"
 
 
 def test_a_connection_idle_for_too_long_is_closed_without_a_request(broker: FakeBroker) -> None:
@@ -170,12 +149,8 @@ def _is_closed_by_peer(connection: socket.socket) -> bool:
 # Connections that are never returned
 
 
-def test_a_connection_with_a_pending_answer_is_closed(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
-    with SimpleConsumer(
-        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
-    ) as consumer:
+def test_a_pending_answer_is_closed(broker: FakeBroker, idle: IdleConnections) -> None:
+    with consumer_of(broker, idle) as consumer:
         consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert len(idle) == 0
     assert ask(broker, idle) == 2
@@ -190,29 +165,21 @@ def test_a_connection_with_a_pending_answer_is_closed(
         altered(lambda body: b"\0\0\0\x99" + body[4:]),
     ],
 )
-def test_one_on_which_anything_went_wrong_is_closed(
+def test_a_connection_is_closed_after_an_error(
     broker: FakeBroker, idle: IdleConnections, act: Any
 ) -> None:
     broker.script[FETCH].append(act)
-    with SimpleConsumer(
-        broker.host, broker.port, request_timeout_s=0.5, idle_connections=idle
-    ) as consumer:
+    with consumer_of(broker, idle, request_timeout_s=0.5) as consumer:
         with pytest.raises((BrokerUnreachable, CorruptData)):
             consumer.fetch("demo", 0, 0, fetch_max_wait_ms=1)
     assert len(idle) == 0
 
 
-def test_between_the_answers_to_one_question_it_is_not_given_back(idle: IdleConnections) -> None:
+def test_a_connection_is_kept_after_the_last_of_several_answers(idle: IdleConnections) -> None:
     with JafkaBroker(partitions=3).listening() as jafka:
 
         def consumer() -> SimpleConsumer:
-            return SimpleConsumer(
-                jafka.host,
-                jafka.port,
-                request_timeout_s=5,
-                generation="jafka",
-                idle_connections=idle,
-            )
+            return SimpleConsumer(jafka.host, jafka.port, generation="jafka", idle_connections=idle)
 
         jafka.append("demo", 0, entry(b"hello"))
         with consumer() as one, pytest.raises(BrokerUnreachable):
@@ -224,17 +191,11 @@ def test_between_the_answers_to_one_question_it_is_not_given_back(idle: IdleConn
         assert (jafka.connections, len(idle)) == (2, 1)
 
 
-def test_a_broker_that_throttles_is_waited_for_by_the_next_user_too(
-    broker: FakeBroker, idle: IdleConnections
-) -> None:
+def test_the_next_user_is_throttled_too(broker: FakeBroker, idle: IdleConnections) -> None:
     broker.throttle.append(700)
-    with SimpleConsumer(
-        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
-    ) as consumer:
+    with consumer_of(broker, idle) as consumer:
         consumer.multifetch([FetchTarget(LOG, 0, 1000)])
-    with SimpleConsumer(
-        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
-    ) as consumer:
+    with consumer_of(broker, idle) as consumer:
         consumer.introduction()
         assert consumer._exchange.deadline() - time.monotonic() > 5.3
 
@@ -262,7 +223,7 @@ def test_a_process_that_was_forked_leaves_the_parents_connections_alone(broker: 
     IDLE_CONNECTIONS.close()
 
 
-def test_a_fork_while_another_thread_holds_the_lock_leaves_a_child_that_works() -> None:
+def test_a_fork_under_the_lock_leaves_a_child_that_works() -> None:
     with IDLE_CONNECTIONS._lock:
         child = os.fork()
         if child == 0:
@@ -272,31 +233,18 @@ def test_a_fork_while_another_thread_holds_the_lock_leaves_a_child_that_works() 
 
 
 def test_many_threads_share_idle_connections(broker: FakeBroker, idle: IdleConnections) -> None:
-    found = list[int]()
-
-    def work() -> None:
-        for _ in range(20):
-            found.append(ask(broker, idle, request_timeout_s=20.0))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == [2] * 160 and broker.connections <= 8
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, broker, idle, request_timeout_s=20.0) for _ in range(160)]
+    assert [one.result() for one in asked] == [2] * 160
+    assert broker.connections <= 8
 
 
-def test_the_tasks_of_a_process_read_over_one_connection(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader = Leader(Broker(1, broker.host, broker.port, "kafka"))
+def test_the_tasks_of_a_process_read_over_one_connection(broker: FakeBroker) -> None:
+    ranges = [OffsetRange(LOG, 0, 2, Leader(Broker(1, broker.host, broker.port, "kafka")))]
+    options = FetchOptions(isolation=Isolation.READ_COMMITTED)
     for _ in range(4):
-        read = read_ranges(
-            [OffsetRange(LOG, 0, 2, leader)],
-            FetchOptions(isolation=Isolation.READ_COMMITTED),
-            on_result=lambda index, result: None,
-        )
-        assert sum(arrow_batch.num_rows for arrow_batch in read) == 2
+        batches = read_ranges(ranges, options, on_result=lambda index, result: None)
+        assert sum(batch.num_rows for batch in batches) == 2
     assert broker.connections == 1
     IDLE_CONNECTIONS.close()
 
@@ -304,8 +252,6 @@ def test_the_tasks_of_a_process_read_over_one_connection(
 def test_a_cluster_gives_its_connections_back(broker: FakeBroker, idle: IdleConnections) -> None:
     for _ in range(3):
         with Cluster([(broker.host, broker.port)], timeout_s=5, idle_connections=idle) as cluster:
-            assert (
-                cluster.extents([LOG], isolation=Isolation.READ_COMMITTED).extents[LOG].end_offset
-                == 2
-            )
+            found = cluster.extents([LOG], isolation=Isolation.READ_COMMITTED)
+            assert found.extents[LOG].end_offset == 2
     assert broker.connections == 1

@@ -1,5 +1,5 @@
-"""The contract of a Jafka against the fake one, what only that can be made to do, and ports that are
-no Jafka.
+"""A Jafka broker: the contract against the fake one, what only that can be made to do, and ports that
+are no Jafka.
 """
 
 from __future__ import annotations
@@ -53,22 +53,16 @@ def requests_of(broker: JafkaBroker) -> list[int]:
     return [kind for kind, _ in broker.requests[1:]]
 
 
-def test_the_next_fetch_may_be_under_way_while_an_answer_is_read_from_a_jafka(
-    broker: JafkaBroker, consumer: SimpleConsumer
-) -> None:
+def test_the_next_fetch_may_be_under_way(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
     broker.append("demo", 0, HELLO, WORLD)
     consumer.begin_fetch([FetchTarget(DEMO, 0, len(HELLO))])
     first = consumer.end_fetch().partitions[0]
     consumer.begin_fetch([FetchTarget(DEMO, len(HELLO), 100)])
-    assert (bytes(first.records), bytes(consumer.end_fetch().partitions[0].records)) == (
-        HELLO,
-        WORLD,
-    )
+    assert bytes(first.records) == HELLO
+    assert bytes(consumer.end_fetch().partitions[0].records) == WORLD
 
 
-def test_a_log_of_several_segments_names_their_starts_as_boundaries(
-    broker: JafkaBroker, consumer: SimpleConsumer
-) -> None:
+def test_starts_of_segments_are_boundaries(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
     for _ in range(3):
         broker.append("demo", 0, HELLO)
         broker.logs["demo", 0].roll()
@@ -80,9 +74,7 @@ def test_a_log_of_several_segments_names_their_starts_as_boundaries(
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 64, 65, 1000])
-def test_the_ends_of_many_logs_are_requested_on_one_connection_and_matched_by_their_order(
-    partitions: int,
-) -> None:
+def test_many_ends_are_matched_by_their_order(partitions: int) -> None:
     with JafkaBroker(partitions=partitions).listening() as broker, consumer_of(broker) as consumer:
         for number in range(0, partitions, 7):
             broker.append("demo", number, *[HELLO] * (number % 5))
@@ -97,11 +89,9 @@ def test_the_ends_of_many_logs_are_requested_on_one_connection_and_matched_by_th
         assert (requests_of(broker), broker.connections) == ([OFFSETS] * partitions, 1)
 
 
-def test_answers_are_read_before_further_requests_so_that_both_sides_never_only_send() -> None:
-    one, unanswered = (
-        len(bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")),
-        list[int](),
-    )
+def test_answers_are_read_between_many_requests() -> None:
+    request = bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")
+    one, unanswered = len(request), list[int]()
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(bytes.fromhex("00000002 0000"))
@@ -122,23 +112,15 @@ def test_answers_are_read_before_further_requests_so_that_both_sides_never_only_
         listening(serve) as port,
         SimpleConsumer("127.0.0.1", port, request_timeout_s=5, generation="jafka") as consumer,
     ):
-        assert (
-            len(
-                consumer.list_offsets(
-                    {TopicPartition("demo", number): LATEST for number in range(150)}
-                )
-            )
-            == 150
-        )
+        times = {TopicPartition("demo", number): LATEST for number in range(150)}
+        assert len(consumer.list_offsets(times)) == 150
         assert unanswered == [64, 64, 22]
 
 
 # Quirks
 
 
-def test_an_unflushed_tail_is_neither_reported_nor_returned(
-    consumer: SimpleConsumer, broker: JafkaBroker
-) -> None:
+def test_an_unflushed_tail_is_not_visible(consumer: SimpleConsumer, broker: JafkaBroker) -> None:
     broker.append("demo", 0, HELLO)
     broker.flush_every = 100
     broker.append("demo", 0, WORLD)
@@ -154,15 +136,11 @@ def test_an_unflushed_tail_is_neither_reported_nor_returned(
 
 
 def test_a_kafka_configured_as_a_jafka_is_rejected() -> None:
-    with (
-        FakeBroker() as kafka,
-        SimpleConsumer(kafka.host, kafka.port, request_timeout_s=5, generation="jafka") as consumer,
-    ):
-        with pytest.raises(
-            NotKafka,
-            match="closed on the first request.*that a Jafka or Kafka 0.7 broker listens there",
-        ):
-            consumer.introduction()
+    text = "closed on the first request.*that a Jafka or Kafka 0.7 broker listens there"
+    with FakeBroker() as kafka:
+        with SimpleConsumer(kafka.host, kafka.port, generation="jafka") as consumer:
+            with pytest.raises(NotKafka, match=text):
+                consumer.introduction()
 
 
 def test_another_server_configured_as_a_jafka_is_rejected() -> None:
@@ -178,9 +156,7 @@ def test_another_server_configured_as_a_jafka_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "kafka-0.8"])
-def test_a_jafka_configured_as_kafka_is_reported_as_jafka(
-    broker: JafkaBroker, text: str | None
-) -> None:
+def test_a_jafka_configured_as_kafka_is_named(broker: JafkaBroker, text: str | None) -> None:
     with SimpleConsumer(broker.host, broker.port, request_timeout_s=5, generation=text) as consumer:
         with pytest.raises(NotKafka, match="as Jafka and Kafka 0.7 do") as caught:
             consumer.topic_metadata()

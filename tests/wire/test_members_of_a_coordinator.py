@@ -1,5 +1,5 @@
-"""A member of a group at a fake coordinator: the contract, every code, and what only a fake shows
-at will.
+"""A member of a group at a fake coordinator: the contract of both protocols, every error code, and
+breaks that only a fake shows at will.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from tests.fakes.coordinator import (
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, eventually
 
 CLASSIC, CONSUMERS = GroupProtocol.CLASSIC, GroupProtocol.CONSUMER
-of_each = pytest.mark.parametrize("protocol", [CLASSIC, CONSUMERS])
 TERMS = MemberTerms(
     "g",
     ("clicks",),
@@ -60,6 +59,12 @@ def broker() -> Iterator[FakeCoordinator]:
 @pytest.fixture
 def stage(broker: FakeCoordinator) -> Stage:
     return stage_on(broker)
+
+
+@pytest.fixture(params=[CLASSIC, CONSUMERS])
+def either(request: pytest.FixtureRequest, broker: FakeCoordinator) -> Stage:
+    """Of each protocol."""
+    return stage_on(broker, request.param)
 
 
 def stage_on(broker: FakeCoordinator, protocol: GroupProtocol = CLASSIC) -> Stage:
@@ -110,7 +115,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize(("protocol", "api", "code"), PASSING, ids=str)
-def test_what_may_pass_on_the_way_to_a_share_is_waited_for(
+def test_a_transient_error_of_a_join_is_waited_for(
     broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int
 ) -> None:
     (broker.world.group_refusals if api == FIND_COORDINATOR else broker.refusals)[api].extend(
@@ -140,7 +145,7 @@ ENDING = [
 
 
 @pytest.mark.parametrize(("protocol", "api", "code", "kind"), ENDING, ids=str)
-def test_what_will_not_pass_is_its_own_error_with_the_group_and_the_broker(
+def test_a_lasting_error_of_a_join_is_raised(
     broker: FakeCoordinator,
     stage: Stage,
     protocol: GroupProtocol,
@@ -152,20 +157,15 @@ def test_what_will_not_pass_is_its_own_error_with_the_group_and_the_broker(
     with pytest.raises(kind, match=rf"\(code {code}\)") as raised:
         of(stage, protocol).member().join()
     assert type(raised.value) is kind
-    assert (raised.value.where["group"], raised.value.where["broker"]) == (
-        "g",
-        f"{broker.host}:{broker.port}",
-    )
+    assert raised.value.where["group"] == "g"
+    assert raised.value.where["broker"] == f"{broker.host}:{broker.port}"
     assert broker.group.members == {} and broker.consumers == {}
 
 
-@of_each
-def test_a_client_without_permission_for_the_coordinator_is_rejected(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
-) -> None:
+def test_a_member_needs_permission(broker: FakeCoordinator, either: Stage) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].append(30)
     with pytest.raises(PermissionDenied, match="name the coordinator of group g"):
-        of(stage, protocol).member().join()
+        either.member().join()
 
 
 BEATS = [
@@ -178,7 +178,7 @@ BEATS = [
 
 
 @pytest.mark.parametrize(("protocol", "api", "code", "lost"), BEATS, ids=str)
-def test_a_heartbeat_with_a_rebalance_ends_the_assignment_and_the_member_rejoins_at_once(
+def test_a_heartbeat_with_a_rebalance_ends_the_assignment(
     broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int, lost: int
 ) -> None:
     with of(stage, protocol).joined() as (member, share):
@@ -192,17 +192,14 @@ def test_a_heartbeat_with_a_rebalance_ends_the_assignment_and_the_member_rejoins
             "the member stays lost while the run is busy"
         )
         again = member.rejoin()
-        assert (
-            again.partitions == stage.logs
-            and again.generation != share.generation
-            or protocol is CONSUMERS
-        )
+        assert protocol is CONSUMERS or again.partitions == stage.logs
+        assert protocol is CONSUMERS or again.generation != share.generation
         assert (again.member_id == share.member_id) == (code != 25)
         assert member.statistics.lost == lost
 
 
 @pytest.mark.parametrize(("protocol", "api"), [(CLASSIC, HEARTBEAT), (CONSUMERS, CONSUMER)])
-def test_another_process_under_the_same_name_ends_the_membership_for_good(
+def test_another_process_of_the_same_name_ends_the_membership(
     broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int
 ) -> None:
     with of(stage, protocol).joined(instance_id="static") as (member, _):
@@ -213,36 +210,31 @@ def test_another_process_under_the_same_name_ends_the_membership_for_good(
         assert (raised.value.exit_code, raised.value.retriable) == (6, True)
 
 
-@of_each
-def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_left_in_it(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
-) -> None:
-    if protocol is CLASSIC:
-        with of(stage, protocol).joined() as (other, _):
-            broker.refusals[HEARTBEAT].extend([0] * 1000)
-            broker.group.members["asleep"] = replace(
-                next(iter(broker.group.members.values())), member_id="asleep", has_joined=False
-            )
-            with pytest.raises(
-                Owned, match=r"The group g did not settle within 0\.3 s\."
-            ) as raised:
-                stage.member(join_timeout_s=0.3).join()
-            assert (raised.value.exit_code, raised.value.retriable) == (4, True)
-            assert wait_until(lambda: len(broker.decoded_requests[LEAVE]) == 1, 10)
-            broker.group.members.pop("asleep")
-            other.leave()
-    else:
-        broker.world.topic_ids["clicks"] = UUID(int=1)
-        with of(stage, protocol).joined() as (holder, _):
-            holder.hold()
-            with pytest.raises(Owned, match="The group g did not settle"):
-                replace(of(stage, protocol)).member(join_timeout_s=0.05).join()
-            assert set(broker.consumers) == {holder.rejoin().member_id}
+def test_a_group_that_does_not_settle_is_owned(broker: FakeCoordinator, stage: Stage) -> None:
+    with stage.joined() as (other, _):
+        broker.refusals[HEARTBEAT].extend([0] * 1000)
+        [member] = broker.group.members.values()
+        asleep = replace(member, member_id="asleep", has_joined=False)
+        broker.group.members["asleep"] = asleep
+        text = r"The group g did not settle within 0\.3 s\."
+        with pytest.raises(Owned, match=text) as raised:
+            stage.member(join_timeout_s=0.3).join()
+        assert (raised.value.exit_code, raised.value.retriable) == (4, True)
+        assert wait_until(lambda: len(broker.decoded_requests[LEAVE]) == 1, 10)
+        broker.group.members.pop("asleep")
+        other.leave()
 
 
-def test_a_moved_coordinator_is_looked_up_again_and_the_member_continues_there(
-    stage: Stage,
-) -> None:
+def test_a_member_without_partitions_in_time_leaves(broker: FakeCoordinator, stage: Stage) -> None:
+    consumers = of(stage, CONSUMERS)
+    with consumers.joined() as (holder, _):
+        holder.hold()
+        with pytest.raises(Owned, match="The group g did not settle"):
+            consumers.member(join_timeout_s=0.05).join()
+        assert set(broker.consumers) == {holder.rejoin().member_id}
+
+
+def test_a_member_continues_at_a_moved_coordinator() -> None:
     world = World()
     world.topic_ids["clicks"] = UUID(int=1)
     with (
@@ -254,20 +246,13 @@ def test_a_moved_coordinator_is_looked_up_again_and_the_member_continues_there(
         with Stage([(first.host, first.port)], "clicks", TERMS).joined() as (member, share):
             first.refusals[HEARTBEAT].extend([16] * 5)
             world.coordinator = 2
-            assert wait_until(lambda: bool(second.decoded_requests[JOIN]), 20), (
-                "the new coordinator does not know the member, so it joins"
-            )
-            assert (
-                eventually(member, lambda found: found.member_id in second.group.members).partitions
-                == share.partitions
-            )
+            assert wait_until(lambda: bool(second.decoded_requests[JOIN]), 20), "it is unknown"
+            there = eventually(member, lambda found: found.member_id in second.group.members)
+            assert there.partitions == share.partitions
 
 
-@of_each
-def test_a_broken_connection_and_a_silent_coordinator_cost_nothing_within_the_session(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
-) -> None:
-    with of(stage, protocol).joined(session_timeout_s=9) as (member, share):
+def test_a_broken_connection_costs_nothing(broker: FakeCoordinator, either: Stage) -> None:
+    with either.joined(session_timeout_s=9) as (member, share):
         broker.hang_up_on_everybody()
         assert member.rejoin() == share
         broker.script[HEARTBEAT].append(hang_up)
@@ -275,11 +260,8 @@ def test_a_broken_connection_and_a_silent_coordinator_cost_nothing_within_the_se
         assert member.rejoin() == share and member.statistics.lost == 0
 
 
-@of_each
-def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
-) -> None:
-    with of(stage, protocol).joined(answers_in_s=0.3) as (member, share):
+def test_a_silent_session_ends_the_share(broker: FakeCoordinator, either: Stage) -> None:
+    with either.joined(answers_in_s=0.3) as (member, share):
         assert member.is_current
         broker.script[HEARTBEAT].extend([never] * 50)
         broker.script[CONSUMER].extend([never] * 50)
@@ -294,9 +276,7 @@ def test_silent_brokers_are_unreachable_and_not_an_owned_group(stage: Stage) -> 
         gone.member(join_timeout_s=0.2).join()
 
 
-def test_a_coordinator_that_never_becomes_one_is_reported_at_the_deadline(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_loading_coordinator_ends_at_a_deadline(broker: FakeCoordinator, stage: Stage) -> None:
     broker.refusals[JOIN].extend([14] * 10_000)
     with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
         stage.member(join_timeout_s=0.2).join()
@@ -305,7 +285,7 @@ def test_a_coordinator_that_never_becomes_one_is_reported_at_the_deadline(
 @pytest.mark.parametrize(
     ("protocol", "api"), [(CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER)]
 )
-def test_an_answer_that_is_none_ends_the_membership_as_corrupt_data(
+def test_an_invalid_answer_is_corrupt_data(
     broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int
 ) -> None:
     broker.script[api].append(altered(lambda body: body[:9]))
@@ -313,23 +293,16 @@ def test_an_answer_that_is_none_ends_the_membership_as_corrupt_data(
         of(stage, protocol).member().join()
 
 
-def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_others_does_not(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_leader_divides_added_partitions_only(broker: FakeCoordinator, stage: Stage) -> None:
     with stage.joined(topics_max_age_s=0.05) as (member, share):
         generation = broker.group.generation
         assert member.rejoin().generation == generation == share.generation
         broker.log("clicks", PARTITIONS)
-        assert (
-            len(
-                eventually(member, lambda found: len(found.partitions) == PARTITIONS + 1).partitions
-            )
-            == PARTITIONS + 1
-        )
+        eventually(member, lambda found: len(found.partitions) == PARTITIONS + 1)
 
 
 @pytest.mark.parametrize("version", [5, 8, 9])
-def test_a_static_leader_that_returns_requests_a_rebalance_only_for_partitions_without_a_member(
+def test_a_static_leader_returns_without_a_rebalance(
     broker: FakeCoordinator, stage: Stage, version: int
 ) -> None:
     broker.versions[JOIN] = (0, version)
@@ -346,23 +319,17 @@ def test_a_static_leader_that_returns_requests_a_rebalance_only_for_partitions_w
         assert (len(again.partitions), len(broker.decoded_requests[JOIN])) == (PARTITIONS + 1, 4)
 
 
-def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_the_groups_leader(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_static_follower_returns_to_its_share(broker: FakeCoordinator, stage: Stage) -> None:
     with stage.joined() as (leader, _):
         with stage.joined(instance_id="static") as (_, _):
             half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
         stage.grow("clicks", PARTITIONS + 2)
         with stage.joined(instance_id="static") as (_, back):
-            assert (back.partitions, leader.rejoin().generation) == (
-                stage.logs - half.partitions,
-                half.generation,
-            )
+            assert back.partitions == stage.logs - half.partitions
+            assert leader.rejoin().generation == half.generation
 
 
-def test_without_a_description_of_the_group_a_returning_static_leader_rebalances_it(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_an_undescribed_group_is_rebalanced(broker: FakeCoordinator, stage: Stage) -> None:
     with stage.joined(instance_id="static") as (leader, _), stage.joined() as (other, _):
         half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
         leader.leave()
@@ -372,24 +339,18 @@ def test_without_a_description_of_the_group_a_returning_static_leader_rebalances
             assert back.generation != half.generation
 
 
-def test_without_a_description_of_the_group_a_returning_static_follower_stays_in_it(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_follower_stays_undescribed(broker: FakeCoordinator, stage: Stage) -> None:
     with stage.joined() as (leader, _), stage.joined(instance_id="static") as (static, _):
         half = eventually(leader, lambda share: len(share.partitions) == PARTITIONS // 2)
         static.leave()
         broker.refusals[GROUPS].append(69)
         stage.grow("more", 1)
         with stage.joined(instance_id="static", topics=("clicks", "more")) as (_, back):
-            assert (back.generation, leader.rejoin().generation) == (
-                half.generation,
-                half.generation,
-            )
+            assert back.generation == half.generation
+            assert leader.rejoin().generation == half.generation
 
 
-def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_held_partition_has_one_owner(broker: FakeCoordinator, stage: Stage) -> None:
     consumers = of(stage, CONSUMERS)
     with (
         consumers.joined() as (holder, share),
@@ -425,9 +386,7 @@ def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(
         other.leave()
 
 
-def test_an_assignment_held_from_the_join_is_the_same_in_later_epochs_of_the_membership(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_held_assignment_spans_epochs(broker: FakeCoordinator, stage: Stage) -> None:
     consumers = of(stage, CONSUMERS)
     with consumers.joined(holds_assignment=True) as (holder, share):
         assert holder.unbroken(share, within_s=20) == share
@@ -435,11 +394,8 @@ def test_an_assignment_held_from_the_join_is_the_same_in_later_epochs_of_the_mem
         with consumers.joined() as (_, late):
             assert not late.partitions
         now = holder.unbroken(share, within_s=20)
-        assert (
-            now is not None
-            and now == replace(share, generation=now.generation)
-            and now.generation != share.generation
-        )
+        assert now is not None and now.generation != share.generation
+        assert now == replace(share, generation=now.generation)
         broker.forget()
         holder.rejoin()
         assert holder.unbroken(share, within_s=20) is None
@@ -447,9 +403,7 @@ def test_an_assignment_held_from_the_join_is_the_same_in_later_epochs_of_the_mem
         assert classic.unbroken(share, within_s=20) is None, "a generation is over with its share"
 
 
-def test_a_share_that_others_let_go_of_late_is_waited_for(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_join_waits_for_a_held_share(broker: FakeCoordinator, stage: Stage) -> None:
     """Members learn of it with a heartbeat, release partitions after their next poll, and report it
     with another heartbeat.
     """
@@ -458,17 +412,12 @@ def test_a_share_that_others_let_go_of_late_is_waited_for(
         holder.hold()
         late = consumers.member()
 
+        def has_waited() -> bool:
+            members = [request.member_id for request in [*broker.decoded_requests[CONSUMER]]]
+            return len(members) - members.count(share.member_id) >= 4
+
         def released() -> None:
-            wait_until(
-                lambda: (
-                    sum(
-                        request.member_id != share.member_id
-                        for request in [*broker.decoded_requests[CONSUMER]]
-                    )
-                    >= 4
-                ),
-                20,
-            )
+            wait_until(has_waited, 20)
             holder.release()
 
         thread = threading.Thread(target=released, daemon=True)
@@ -480,30 +429,19 @@ def test_a_share_that_others_let_go_of_late_is_waited_for(
             late.leave()
 
 
-def test_strategies_that_move_logs_one_by_one_settle_with_everything_owned_once(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
+def test_a_cooperative_strategy_settles(broker: FakeCoordinator, stage: Stage) -> None:
     sticky = {"strategies": ("cooperative-sticky",)}
     with stage.joined(**sticky) as (first, _), stage.joined(**sticky) as (second, share):
-        assert (
-            share.strategy == "cooperative-sticky" and len(share.partitions) == PARTITIONS // 2
-        ), "an empty first half is not believed"
+        assert share.strategy == "cooperative-sticky"
+        assert len(share.partitions) == PARTITIONS // 2, "an empty first half is not believed"
         ours = eventually(first, lambda found: len(found.partitions) == PARTITIONS // 2)
         assert ours.partitions | second.rejoin().partitions == stage.logs
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_member_speaks_what_its_coordinator_does_from_the_first_version_on(
-    broker: FakeCoordinator, stage: Stage, version: int
-) -> None:
-    broker.versions.update(
-        {
-            JOIN: (0, version),
-            SYNC: (0, min(version, 5)),
-            HEARTBEAT: (0, min(version, 4)),
-            LEAVE: (0, min(version, 5)),
-        }
-    )
+def test_a_member_speaks_each_version(broker: FakeCoordinator, stage: Stage, version: int) -> None:
+    for api, newest in ((JOIN, 9), (SYNC, 5), (HEARTBEAT, 4), (LEAVE, 5)):
+        broker.versions[api] = (0, min(version, newest))
     with stage.joined() as (member, share):
         assert (share.partitions, member.rejoin()) == (stage.logs, share)
         assert {number for key, number in broker.requests if key == JOIN} == {version}
@@ -516,24 +454,19 @@ def test_the_membership_may_be_queried_before_the_join(stage: Stage) -> None:
     assert not member.is_current and member.statistics == RebalanceStatistics()
 
 
-def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_again(
-    stage: Stage,
-) -> None:
+def test_a_member_may_leave_twice_and_join_again(stage: Stage) -> None:
     member = stage.member()
     member.leave()
     share = member.join()
     member.leave()
     member.leave()
-    assert (member.join().partitions, member.statistics.rebalances) == (share.partitions, 2)
+    assert member.join().partitions == share.partitions
+    assert member.statistics.rebalances == 2
     member.leave()
 
 
-def test_an_unknown_strategy_is_rejected_before_any_request_to_join(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
-    with pytest.raises(
-        SettingsError,
-        match="Assignment strategy random is not supported, and we may become the group's leader",
-    ):
+def test_an_unknown_strategy_is_rejected(broker: FakeCoordinator, stage: Stage) -> None:
+    text = "Assignment strategy random is not supported, and we may become the group's leader"
+    with pytest.raises(SettingsError, match=text):
         stage.member(strategies=("random",)).join()
     assert not broker.decoded_requests[JOIN]

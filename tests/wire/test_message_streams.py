@@ -1,5 +1,5 @@
-"""Streams of a connector at a fake coordinator: order, time-outs, decoders, bounds, commits, and
-their end.
+"""Message streams of a `ConsumerConnector` at a fake coordinator: order, time-outs, decoders, bounds,
+commits, and their end.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -44,16 +46,9 @@ def broker() -> Iterator[FakeCoordinator]:
 def append(
     broker: FakeCoordinator, partition: int, *values: bytes | None, topic: str = "clicks"
 ) -> None:
-    broker.append(
-        topic,
-        partition,
-        encode(
-            Batch(
-                broker.log(topic, partition).log_end,
-                [Rec(at, one) for at, one in enumerate(values)],
-            )
-        ),
-    )
+    start = broker.log(topic, partition).log_end
+    records = [Rec(at, value) for at, value in enumerate(values)]
+    broker.append(topic, partition, encode(Batch(start, records)))
 
 
 def numbers(first: int, end: int) -> list[bytes]:
@@ -67,16 +62,10 @@ def connector(
     settings: dict[str, Any] | None = None,
     **given: Any,
 ) -> ConsumerConnector:
-    terms = Group("g", **{"session_timeout_s": 0.6, "join_timeout_s": 20.0, **(group or {})})
+    terms = {"session_timeout_s": 0.6, "join_timeout_s": 20.0, **(group or {})}
+    defaults = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 20, "request_timeout_s": 5}
     conf = ConsumerConfig(
-        f"127.0.0.1:{broker.port}",
-        group=terms,
-        **{
-            "auto_offset_reset": "earliest",
-            "fetch_max_wait_ms": 20,
-            "request_timeout_s": 5,
-            **(settings or {}),
-        },
+        f"127.0.0.1:{broker.port}", group=Group("g", **terms), **{**defaults, **(settings or {})}
     )
     return ConsumerConnector(conf, **given)
 
@@ -91,27 +80,31 @@ def taken(stream: MessageStream, count: int) -> list[Record]:
     return [next(stream) for _ in range(count)]
 
 
+@contextmanager
+def rebalanced(broker: FakeCoordinator, stream: MessageStream) -> Iterator[None]:
+    """Wait at the end for records of the next generation."""
+    generation, before = broker.group.generation, stream.queue.head
+    yield
+    assert wait_until(lambda: broker.group.generation > generation, 20)
+    assert wait_until(lambda: stream.queue.head not in (None, before), 20)
+
+
 def committed(broker: FakeCoordinator) -> dict[int, int]:
     return {number: offset for (_, _, number), (offset, _) in broker.world.committed.items()}
 
 
-def test_each_partition_goes_to_one_stream_in_its_order_and_all_of_them_go_to_some(
-    broker: FakeCoordinator,
-) -> None:
+def test_each_partition_goes_to_one_stream_in_its_order(broker: FakeCoordinator) -> None:
     for number in range(2):
         append(broker, number, *numbers(0, 10))
+    wanted = {"clicks": 2}
     with connector(broker) as here:
-        streams = here.create_message_streams({"clicks": 2}, value_decoder=int, timeout_s=20)[
-            "clicks"
-        ]
+        streams = here.create_message_streams(wanted, value_decoder=int, timeout_s=20)["clicks"]
         found = [taken(stream, 10) for stream in streams]
     assert [[record.value for record in some] for some in found] == [list(range(10))] * 2
     assert {record.topic_partition for some in found for record in some} == {P0, P1}
 
 
-def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_stream_without_a_partition_waits(broker: FakeCoordinator) -> None:
     append(broker, 0, *numbers(0, 3))
     append(broker, 1, *numbers(0, 3))
     with connector(broker) as here:
@@ -121,10 +114,7 @@ def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
             next(streams[2])
         assert Counter(
             record.topic_partition for stream in streams[:2] for record in taken(stream, 3)
-        ) == {
-            P0: 3,
-            P1: 3,
-        }
+        ) == {P0: 3, P1: 3}
 
 
 def test_a_stream_times_out_and_then_continues(broker: FakeCoordinator) -> None:
@@ -141,23 +131,19 @@ def test_a_stream_times_out_and_then_continues(broker: FakeCoordinator) -> None:
 def test_shutting_down_ends_every_stream_also_one_that_waits(broker: FakeCoordinator) -> None:
     here = connector(broker)
     streams = here.create_message_streams({"clicks": 2})["clicks"]
-    ended = [threading.Thread(target=lambda stream=stream: list(stream)) for stream in streams]
-    for thread in ended:
-        thread.start()
-    assert wait_until(lambda: bool(broker.group.members), 20)
-    here.shutdown()
-    here.shutdown()
-    for thread in ended:
-        thread.join(20)
-        assert not thread.is_alive()
-    assert not broker.group.members and list(streams[0]) == []
+    with ThreadPoolExecutor(2) as pool:
+        ended = [pool.submit(list, stream) for stream in streams]
+        assert wait_until(lambda: bool(broker.group.members), 20)
+        here.shutdown()
+        here.shutdown()
+        assert [one.result(20) for one in ended] == [[], []]
+    assert not broker.group.members
+    assert list(streams[0]) == []
     with pytest.raises(NotAssigned, match="ended"):
         here.commit()
 
 
-def test_a_record_that_no_decoder_reads_is_named_and_the_stream_continues_after_it(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_stream_continues_after_a_failing_decoder(broker: FakeCoordinator) -> None:
     append(broker, 1, b"0", b"x", None, b"3")
     with connector(broker) as here:
         stream = streamed(here, value_decoder=int)
@@ -171,9 +157,7 @@ def test_a_record_that_no_decoder_reads_is_named_and_the_stream_continues_after_
         assert [record.value for record in taken(stream, 2)] == [None, 3]
 
 
-def test_expired_offsets_are_raised_repeatedly_and_do_not_delay_other_partitions(
-    broker: FakeCoordinator,
-) -> None:
+def test_expired_offsets_delay_no_other_partition(broker: FakeCoordinator) -> None:
     append(broker, 0, *numbers(0, 4))
     append(broker, 1, *numbers(0, 4))
     broker.world.committed["g", "clicks", 0] = (1, "")
@@ -192,9 +176,7 @@ def test_expired_offsets_are_raised_repeatedly_and_do_not_delay_other_partitions
     assert reported[-1].where["offset"] == 1
 
 
-def test_offsets_out_of_range_are_raised_once_and_the_connector_continues(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_silent_broker_is_raised_once(broker: FakeCoordinator) -> None:
     append(broker, 0, b"a")
     broker.script[FETCH].append(never)
     with connector(broker, settings={"request_timeout_s": 0.3}) as here:
@@ -218,9 +200,7 @@ def test_a_group_without_a_start_ends_the_streams_with_the_reason(broker: FakeCo
 # What waits
 
 
-def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partition_more(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_full_queue_stops_the_fetches(broker: FakeCoordinator) -> None:
     for _ in range(40):
         append(broker, 0, *[b"x" * 1000] * 4)
         append(broker, 1, *[b"x" * 1000] * 4)
@@ -261,23 +241,15 @@ def test_queued_records_are_columns_until_a_record_is_taken(
         assert len(made) == 1
 
 
-def test_a_partition_that_is_taken_leaves_the_queue_and_is_read_where_the_group_is(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_revoked_partition_leaves_the_queue(broker: FakeCoordinator) -> None:
     append(broker, 0, *numbers(0, 10))
     with connector(broker) as here:
         stream = streamed(here, value_decoder=int)
         assert [record.value for record in taken(stream, 4)] == [0, 1, 2, 3]
         here.commit()
         assert next(stream).value == 4
-        generation, before = broker.group.generation, stream.queue.head
-        broker.call_for_a_rebalance()
-        assert wait_until(
-            lambda: (
-                broker.group.generation > generation and stream.queue.head not in (None, before)
-            ),
-            20,
-        )
+        with rebalanced(broker, stream):
+            broker.call_for_a_rebalance()
         assert [record.value for record in taken(stream, 6)] == [4, 5, 6, 7, 8, 9]
 
 
@@ -296,9 +268,7 @@ def test_commit_stores_the_offset_after_the_returned_messages(broker: FakeCoordi
     assert committed(broker) == {first: 3, 1 - first: 1}, "shutting down commits nothing"
 
 
-def test_automatic_commits_cover_the_messages_before_the_last_returned_one(
-    broker: FakeCoordinator,
-) -> None:
+def test_the_last_record_is_not_committed_by_itself(broker: FakeCoordinator) -> None:
     append(broker, 0, *numbers(0, 4))
     with connector(broker, group={"auto_commit_s": 3600.0}) as here:
         stream = streamed(here)
@@ -316,10 +286,9 @@ def test_streams_are_made_once_and_of_something(broker: FakeCoordinator) -> None
         for wrong in ({}, {"clicks": 0}, {"clicks": True}):
             with pytest.raises(SettingsError):
                 here.create_message_streams(wrong)
-        with pytest.raises(SettingsError):
-            here.create_message_streams_by_filter("(", 1)
-        with pytest.raises(SettingsError):
-            here.create_message_streams_by_filter("a", 0)
+        for pattern, streams in (("(", 1), ("a", 0)):
+            with pytest.raises(SettingsError):
+                here.create_message_streams_by_filter(pattern, streams)
         here.create_message_streams({"clicks": 1})
         with pytest.raises(SettingsError, match="once"):
             here.create_message_streams({"clicks": 1})
@@ -331,61 +300,46 @@ def test_streams_are_made_once_and_of_something(broker: FakeCoordinator) -> None
 
 def test_a_second_thread_on_one_stream_is_refused(broker: FakeCoordinator) -> None:
     append(broker, 0, b"a")
-    is_at_it, may_go_on = threading.Event(), threading.Event()
+    is_decoding, may_end = threading.Event(), threading.Event()
 
     def slow(content: bytes) -> bytes:
-        is_at_it.set()
-        may_go_on.wait(20)
+        is_decoding.set()
+        may_end.wait(20)
         return content
 
-    with connector(broker) as here:
+    with connector(broker) as here, ThreadPoolExecutor(1) as pool:
         stream = streamed(here, value_decoder=slow)
-        first = threading.Thread(target=next, args=(stream,))
-        first.start()
-        assert is_at_it.wait(20)
+        pool.submit(next, stream)
+        assert is_decoding.wait(20)
         with pytest.raises(ConsumerInUse, match="stream of its own"):
             next(stream)
-        may_go_on.set()
-        first.join(20)
+        may_end.set()
 
 
 # By filter
 
 
-def test_streams_by_filter_have_their_part_of_every_topic_that_passes(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_filter_chooses_topics(broker: FakeCoordinator) -> None:
     append(broker, 0, b"1", topic="orders")
     append(broker, 0, b"2", topic="others")
     for number in range(2):
         append(broker, number, b"0")
     with connector(broker) as here:
         streams = here.create_message_streams_by_filter("clicks|orders", 2, timeout_s=20)
-        found = [taken(streams[0], 2), taken(streams[1], 1)]
-        assert [sorted(record.topic_partition.topic for record in some) for some in found] == [
-            ["clicks", "orders"],
-            ["clicks"],
-        ]
-        assert not any(
-            partition.topic == "others"
-            for stream in streams
-            for partition in stream.queue.partitions
-        )
-
-
-def test_a_black_list_gives_all_others(broker: FakeCoordinator) -> None:
-    append(broker, 0, b"1", topic="orders")
+        assert sorted(record.topic for record in taken(streams[0], 2)) == ["clicks", "orders"]
+        assert next(streams[1]).topic == "clicks"
+        partitions = [one for stream in streams for one in stream.queue.partitions]
+        assert {partition.topic for partition in partitions} == {"clicks", "orders"}
+    black = "clicks|orders"
     with connector(broker) as here:
-        (stream,) = here.create_message_streams_by_filter("clicks", kind="black_list", timeout_s=20)
-        assert next(stream).topic == "orders"
+        (stream,) = here.create_message_streams_by_filter(black, kind="black_list", timeout_s=20)
+        assert next(stream).topic == "others"
 
 
 # Interruptions and errors: no record is skipped, and no call waits for ever
 
 
-def test_a_stream_that_ctrl_c_ends_amid_a_record_gives_that_one_next(
-    broker: FakeCoordinator,
-) -> None:
+def test_ctrl_c_in_a_record_gives_it_next(broker: FakeCoordinator) -> None:
     append(broker, 0, b"0", b"1", b"2", b"3")
     with connector(broker) as here:
         stream = streamed(here, value_decoder=Interrupted(b"2"))
@@ -395,9 +349,7 @@ def test_a_stream_that_ctrl_c_ends_amid_a_record_gives_that_one_next(
         assert found + [next(stream).offset, next(stream).offset] == [0, 1, 2, 3]
 
 
-def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_failing_decoder_takes_no_position_back(broker: FakeCoordinator) -> None:
     append(broker, 0, b"0", b"x")
     append(broker, 0, b"2", b"3")
     size = len(broker.log("clicks", 0).batches[0])
@@ -429,7 +381,7 @@ def test_empty_batches_are_queued_once_for_each_log() -> None:
     assert ends == [(P0, 99), (P1, 99)]
 
 
-def test_while_returned_records_are_committed_at_a_release_no_further_ones_are_returned(
+def test_no_record_is_returned_during_the_commit_of_a_release(
     broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(broker, 0, *numbers(0, 10))
@@ -463,22 +415,14 @@ def test_while_returned_records_are_committed_at_a_release_no_further_ones_are_r
         assert next(stream).offset == 2, "the last, which its thread may have been at"
 
 
-def test_records_in_process_at_a_revocation_are_not_committed_with_the_next_assignment(
-    broker: FakeCoordinator,
-) -> None:
+def test_revoked_records_are_not_committed_later(broker: FakeCoordinator) -> None:
     append(broker, 0, *numbers(0, 10))
     with connector(broker, group={"auto_commit_s": 3600.0}) as here:
         stream = streamed(here)
         assert [next(stream).offset for _ in range(6)] == [0, 1, 2, 3, 4, 5]
-        generation, before = broker.group.generation, stream.queue.head
-        broker.forget()
-        broker.world.committed["g", "clicks", 0] = (1, "")
-        assert wait_until(
-            lambda: (
-                broker.group.generation > generation and stream.queue.head not in (None, before)
-            ),
-            20,
-        )
+        with rebalanced(broker, stream):
+            broker.forget()
+            broker.world.committed["g", "clicks", 0] = (1, "")
         assert [next(stream).offset for _ in range(2)] == [1, 2]
     assert committed(broker)[0] == 2
 
@@ -494,7 +438,7 @@ def test_a_commit_does_not_wait_for_a_group_that_does_not_settle(broker: FakeCoo
         assert not thread.is_alive(), "nothing was handed out, and there is nothing to commit"
 
 
-def test_what_a_commit_fails_with_is_raised_by_it_whatever_it_is(
+def test_any_error_of_a_commit_is_raised(
     broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(broker, 0, b"0", b"1")

@@ -75,10 +75,8 @@ def test_logs_of_an_absent_broker_are_reported_at_once_and_the_others_read(broke
         found = cluster.extents(
             [HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60, metadata=described
         )
-        assert (dict(found.extents), set(found.leaderless)) == (
-            {HERE: PartitionOffsets(0, 30, boundaries=(0, 30))},
-            {AWAY},
-        )
+        assert dict(found.extents) == {HERE: PartitionOffsets(0, 30, boundaries=(0, 30))}
+        assert set(found.leaderless) == {AWAY}
         assert cluster.offsets_at({}, wait_for_leader_s=60) == {}
         assert cluster.bytes_per_offset(found) == {HERE: 1.0}
         assert cluster.retention(["stones"]) == {}
@@ -86,9 +84,7 @@ def test_logs_of_an_absent_broker_are_reported_at_once_and_the_others_read(broke
     assert time.monotonic() - began < 30
 
 
-def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_registered_no_more(
-    broker: Broker,
-) -> None:
+def test_a_silent_broker_is_waited_for_while_it_is_registered(broker: Broker) -> None:
     gone = Broker(8, "127.0.0.1", 1, "jafka")
     registry = Registry(broker, gone)
 

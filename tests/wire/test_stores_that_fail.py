@@ -139,9 +139,7 @@ def careless(
     careless_server[1].rules()
 
 
-def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others_commits(
-    careless: Place,
-) -> None:
+def test_without_if_none_match_commits_replace_each_other(careless: Place) -> None:
     """The fault without the probe: both writers get success, and the rows of one are lost."""
     assert careless.appended(1) is Result.APPLIED
     careless.way.rules(Rule("PUT", "_delta_log/0", 1, "late"))
@@ -166,9 +164,7 @@ def test_a_store_that_ignores_if_none_match_is_refused_by_name(careless: Place) 
     assert careless.files() == []
 
 
-def test_a_store_that_keeps_if_none_match_passes_and_nothing_of_the_probe_is_left(
-    place: Place,
-) -> None:
+def test_the_probe_leaves_nothing(place: Place) -> None:
     require_exclusive_create(place.path)
     assert place.files() == [] and open_table(place.path) is None
     assert place.appended(1) is Result.APPLIED
@@ -209,9 +205,7 @@ def test_one_answer_that_is_lost_or_refused_for_now_changes_nothing(
 
 
 @pytest.mark.networks
-def test_a_store_that_throttles_without_end_is_worth_another_run_which_finishes_the_plan(
-    place: Place,
-) -> None:
+def test_the_next_run_finishes_a_throttled_plan(place: Place) -> None:
     assert place.appended(1) is Result.APPLIED
     place.way.rules(Rule("PUT", "_delta_log/0", 10_000, "slow"))
     with pytest.raises(TableUnreachable, match="503") as caught:

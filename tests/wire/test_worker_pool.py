@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -46,8 +47,11 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
+PoolTasks = tuple[list[Task], ReadOptions]
+
+
 @pytest.fixture
-def pool_tasks(broker: FakeBroker) -> tuple[list[Task], ReadOptions]:
+def pool_tasks(broker: FakeBroker) -> PoolTasks:
     """Five ranges in as many tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [
@@ -58,14 +62,14 @@ def pool_tasks(broker: FakeBroker) -> tuple[list[Task], ReadOptions]:
 
 
 @pytest.fixture
-def files(pool_tasks: tuple[list[Task], ReadOptions]) -> Iterator[FilesOfWorkers]:
+def files(pool_tasks: PoolTasks) -> Iterator[FilesOfWorkers]:
     """Two workers for them."""
     with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=2)) as found:
         yield found
 
 
 @pytest.fixture
-def of_one(pool_tasks: tuple[list[Task], ReadOptions]) -> Iterator[FilesOfWorkers]:
+def of_one(pool_tasks: PoolTasks) -> Iterator[FilesOfWorkers]:
     """One."""
     with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=1)) as found:
         yield found
@@ -79,10 +83,9 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_two_workers_do_five_tasks_and_the_results_are_reported_in_their_order(
-    files: FilesOfWorkers, tmp_path: Path
-) -> None:
+def test_two_workers_do_five_tasks(files: FilesOfWorkers, tmp_path: Path) -> None:
     pids = processes(files)
+    assert files.results.in_order(PARTITIONS) is None and files.results.last_came is None
     written = files.write(FileOptions(str(tmp_path), COLUMNS))
     assert len(pids) == 2 and [one.indices for one in written] == [(i,) for i in range(PARTITIONS)]
     assert [one.rows for one in written] == [10] * PARTITIONS
@@ -100,11 +103,7 @@ def test_two_workers_do_five_tasks_and_the_results_are_reported_in_their_order(
     assert not any(map(is_alive, pids)), "they end with the write"
 
 
-def test_results_are_not_all_there_before_all_tasks_are_done(files: FilesOfWorkers) -> None:
-    assert files.results.in_order(PARTITIONS) is None and files.results.last_came is None
-
-
-def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
+def test_an_error_of_a_task_ends_the_others(
     files: FilesOfWorkers, broker: FakeBroker, tmp_path: Path
 ) -> None:
     spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
@@ -118,7 +117,7 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
     assert not any(map(is_alive, pids))
 
 
-def test_a_truncated_response_is_requested_again_and_costs_no_record(
+def test_a_truncated_response_is_read_again(
     of_one: FilesOfWorkers, broker: FakeBroker, tmp_path: Path
 ) -> None:
     broker.script[FETCH].append(cut_to(60))
@@ -129,11 +128,8 @@ def test_a_truncated_response_is_requested_again_and_costs_no_record(
 
 
 @pytest.mark.parametrize("kind", [Worker, WorkerHere])
-def test_a_worker_returns_rows_errors_and_bugs_with_a_traceback_also_in_the_tests_process(
-    pool_tasks: tuple[list[Task], ReadOptions],
-    broker: FakeBroker,
-    tmp_path: Path,
-    kind: type[Worker] | type[WorkerHere],
+def test_a_worker_returns_rows_errors_and_tracebacks(
+    pool_tasks: PoolTasks, broker: FakeBroker, tmp_path: Path, kind: type[Worker] | type[WorkerHere]
 ) -> None:
     tasks, reading = pool_tasks
     spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
@@ -144,11 +140,8 @@ def test_a_worker_returns_rows_errors_and_bugs_with_a_traceback_also_in_the_test
         worker = kind()
         ending.callback(worker.end)
         made = worker.answer(Order(tasks[0], 0, reading, wanted, None))
-        assert isinstance(made, Written) and (
-            made.indices,
-            made.rows,
-            dict(made.results)[0].rows,
-        ) == ((0,), 10, 10)
+        assert isinstance(made, Written)
+        assert (made.indices, made.rows, made.results[0].rows) == ((0,), 10, 10)
         assert [parquet.read_table(tmp_path / file.path).num_rows for file in made.files] == [10]
         refused = worker.answer(Order(tasks[3], 0, reading, wanted, None))
         assert (
@@ -161,16 +154,8 @@ def test_a_worker_returns_rows_errors_and_bugs_with_a_traceback_also_in_the_test
         assert "Traceback" in failed.text and "AttributeError" in failed.text
 
 
-def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroker) -> None:
-    worker = Worker()
-    assert worker._process.stdin
-    worker._process.stdin.close()
-    assert worker._process.wait(60) == 0
-    worker.end()
-
-
-def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
-    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_has_the_imports_of_its_run(
+    pool_tasks: PoolTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
@@ -181,28 +166,25 @@ def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
     worker.end()
 
 
-def test_a_worker_that_exits_is_not_restarted_and_its_last_output_is_reported(
-    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_output_of_a_worker_that_exits_is_reported(
+    pool_tasks: PoolTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_workers, "_PROGRAM", "import sys; sys.exit('no module of that name')")
-    again = FilesOfWorkers(*pool_tasks, None, workers=2)
-    with pytest.raises(
-        ProcessLost, match="ended by itself: exit code 1; its output: no module of that name"
-    ) as lost:
-        again.write(FileOptions(str(tmp_path), COLUMNS))
+    tasks, reading = pool_tasks
+    options = FileOptions(str(tmp_path), COLUMNS)
+    text = "ended by itself: exit code 1; its output: no module of that name"
+    with pytest.raises(ProcessLost, match=text) as lost:
+        FilesOfWorkers(tasks, reading, None, workers=2).write(options)
     assert "transform.record_batch" not in lost.value.action
-    shaped = replace(
-        pool_tasks[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema())
-    )
+    transform = ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema())
     with pytest.raises(ProcessLost) as lost:
-        FilesOfWorkers(pool_tasks[0], shaped, None, workers=2).write(
-            FileOptions(str(tmp_path), COLUMNS)
-        )
+        shaped = replace(reading, transform=transform)
+        FilesOfWorkers(tasks, shaped, None, workers=2).write(options)
     assert "shaping:decoded (transform.record_batch), which runs in it" in lost.value.action
 
 
-def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
-    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_output_of_a_library_is_no_answer(
+    pool_tasks: PoolTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         local_workers, "_PROGRAM", f"print('Tracing enabled', flush=True); {local_workers._PROGRAM}"
@@ -211,8 +193,8 @@ def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
     assert sum(one.rows for one in again.write(FileOptions(str(tmp_path), COLUMNS))) > 0
 
 
-def test_if_one_worker_cannot_be_started_the_others_end_and_that_is_reported(
-    pool_tasks: tuple[list[Task], ReadOptions], monkeypatch: pytest.MonkeyPatch
+def test_workers_end_if_one_cannot_be_started(
+    pool_tasks: PoolTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, popen = list[Any](), subprocess.Popen
 
@@ -249,28 +231,19 @@ def test_ctrl_c_in_a_terminal_is_the_runs_and_reaches_no_worker(files: FilesOfWo
     )
 
 
-def test_files_that_are_closed_while_they_are_written_end_their_workers(
-    files: FilesOfWorkers, tmp_path: Path
-) -> None:
-    pids, failed = processes(files), list[BaseException]()
-    for worker in files._workers:
-        os.kill(worker._process.pid, 19)  # they stand still
-
-    def write() -> None:
-        try:
-            files.write(FileOptions(str(tmp_path), COLUMNS))
-        except BaseException as error:
-            failed.append(error)
-
-    writing = threading.Thread(target=write)
-    writing.start()
-    files.close()
-    writing.join(60)
-    assert not writing.is_alive() and failed and not any(map(is_alive, pids))
+def test_closed_files_end_their_workers(files: FilesOfWorkers, tmp_path: Path) -> None:
+    pids = processes(files)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(files.write, FileOptions(str(tmp_path), COLUMNS))
+        files.close()
+        assert writing.exception(60) is not None
+    assert not any(map(is_alive, pids))
 
 
-def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
-    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_with_an_invalid_answer_is_ended(
+    pool_tasks: PoolTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_workers, "_ENDING_S", 0.1)
     monkeypatch.setattr(

@@ -94,9 +94,7 @@ def values(codec: Codec, payload: bytes) -> list[bytes]:
         (ZSTD, one(ZSTD, PLAIN[:CUT]) + SKIPPABLE + one(ZSTD, PLAIN[CUT:])),
     ],
 )
-def test_trailing_bytes_of_a_whole_stream_are_read_as_by_javas_clients(
-    codec: Codec, payload: bytes
-) -> None:
+def test_trailing_bytes_are_read_as_by_java(codec: Codec, payload: bytes) -> None:
     assert values(codec, payload) == [record.value for record in RECORDS]
 
 
@@ -129,9 +127,7 @@ def test_trailing_bytes_of_a_whole_stream_are_read_as_by_javas_clients(
         (ZSTD, SKIPPABLE),
     ],
 )
-def test_what_javas_clients_do_not_read_is_corrupt_with_its_place(
-    codec: Codec, payload: bytes
-) -> None:
+def test_what_java_does_not_read_is_corrupt(codec: Codec, payload: bytes) -> None:
     with pytest.raises(CorruptData) as caught:
         values(codec, payload)
     assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 0}

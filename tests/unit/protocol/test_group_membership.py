@@ -1,4 +1,4 @@
-"""Requests of members and answers of coordinators in every version, written and read by
+"""Requests of group members and responses of coordinators in every version, written and read by
 kafka-python on the other side.
 """
 
@@ -35,14 +35,8 @@ from tests.fuzz import seeds
 from tests.groups.answers import plain_answer
 
 LOGS = frozenset({TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)})
-WANTED = JoinRequest(
-    "g",
-    "m-1",
-    None,
-    10_000,
-    60_000,
-    {"range": Subscription(("a", "b")), "roundrobin": Subscription(("a", "b"))},
-)
+TOPICS = Subscription(("a", "b"))
+WANTED = JoinRequest("g", "m-1", None, 10_000, 60_000, {"range": TOPICS, "roundrobin": TOPICS})
 IDENTITY = MemberIdentity("g", "m-1", None, 7)
 
 
@@ -62,107 +56,59 @@ def sent(api: Api, version: int, request: Any, kind: Any) -> Any:
 
 @pytest.mark.parametrize("version", range(10))
 def test_a_join_has_our_name_our_subscription_and_our_timeouts(version: int) -> None:
-    found = sent(
-        Api.JOIN_GROUP,
-        version,
-        speaking(Api.JOIN_GROUP, version).groups.join_group(WANTED),
-        JoinGroupRequest,
-    )
-    assert (found.group_id, found.member_id, found.protocol_type, found.session_timeout_ms) == (
-        "g",
-        "m-1",
-        "consumer",
-        10_000,
-    )
+    request = speaking(Api.JOIN_GROUP, version).groups.join_group(WANTED)
+    found = sent(Api.JOIN_GROUP, version, request, JoinGroupRequest)
+    assert (found.group_id, found.member_id, found.protocol_type) == ("g", "m-1", "consumer")
+    assert found.session_timeout_ms == 10_000
     assert version == 0 or found.rebalance_timeout_ms == 60_000
     assert [each.name for each in found.protocols] == ["range", "roundrobin"]
-    assert ConsumerProtocolSubscription.decode(bytes(found.protocols[0].metadata)).topics == [
-        "a",
-        "b",
-    ]
+    subscription = ConsumerProtocolSubscription.decode(bytes(found.protocols[0].metadata))
+    assert subscription.topics == ["a", "b"]
 
 
 @pytest.mark.parametrize("version", range(6))
 def test_a_leader_sends_every_assignment_and_a_follower_sends_none(version: int) -> None:
-    dialect = speaking(Api.SYNC_GROUP, version)
-    found = sent(
-        Api.SYNC_GROUP,
-        version,
-        dialect.groups.sync_group(IDENTITY, "range", {"m-1": LOGS, "m-2": ()}),
-        SyncGroupRequest,
-    )
-    reported = {
-        each.member_id: ConsumerProtocolAssignment.decode(
-            bytes(each.assignment)
-        ).assigned_partitions
-        for each in found.assignments
-    }
-    assert {
-        name: [(each.topic, each.partitions) for each in topics]
-        for name, topics in reported.items()
-    } == {"m-1": [("a", [0, 2]), ("b", [1])], "m-2": []}
-    assert (
-        sent(
-            Api.SYNC_GROUP,
-            version,
-            dialect.groups.sync_group(IDENTITY, "range", {}),
-            SyncGroupRequest,
-        ).assignments
-        == []
-    )
+    def assignments(of_members: dict[str, Any]) -> dict[str, list[Any]]:
+        groups = speaking(Api.SYNC_GROUP, version).groups
+        request = groups.sync_group(IDENTITY, "range", of_members)
+        found: dict[str, list[Any]] = {}
+        for each in sent(Api.SYNC_GROUP, version, request, SyncGroupRequest).assignments:
+            topics = ConsumerProtocolAssignment.decode(bytes(each.assignment)).assigned_partitions
+            found[each.member_id] = [(topic.topic, topic.partitions) for topic in topics]
+        return found
+
+    of_m_1 = [("a", [0, 2]), ("b", [1])]
+    assert assignments({"m-1": LOGS, "m-2": ()}) == {"m-1": of_m_1, "m-2": []}
+    assert assignments({}) == {}
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_a_heartbeat_of_the_consumer_protocol_has_every_field_at_the_join_and_only_changes_later(
-    version: int,
-) -> None:
-    dialect, topic = (
-        speaking(Api.CONSUMER_GROUP_HEARTBEAT, version),
-        "00000000-0000-0000-0000-0000000000c1",
-    )
+def test_a_later_heartbeat_has_changes_only(version: int) -> None:
+    api, topic = Api.CONSUMER_GROUP_HEARTBEAT, "00000000-0000-0000-0000-0000000000c1"
 
-    def plain_answer(beat: ConsumerHeartbeat) -> Any:
-        return sent(
-            Api.CONSUMER_GROUP_HEARTBEAT,
-            version,
-            dialect.groups.consumer_heartbeat(beat),
-            kafka_python_messages.ConsumerGroupHeartbeatRequest,
-        )
+    def received(beat: ConsumerHeartbeat) -> Any:
+        request = speaking(api, version).groups.consumer_heartbeat(beat)
+        kind = kafka_python_messages.ConsumerGroupHeartbeatRequest
+        return sent(api, version, request, kind)
 
-    first = plain_answer(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
-    assert (first.group_id, first.member_id, first.member_epoch, first.instance_id) == (
-        "g",
-        "m-1",
-        0,
-        "static",
-    )
-    assert (first.rebalance_timeout_ms, first.subscribed_topic_names, first.topic_partitions) == (
-        60_000,
-        ["a", "b"],
-        [],
-    )
-    later = plain_answer(
-        ConsumerHeartbeat("g", "m-1", 4, None, 60_000, ("a",), {topic: frozenset({2, 1})})
-    )
+    first = received(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
+    assert (first.group_id, first.member_id, first.member_epoch) == ("g", "m-1", 0)
+    assert (first.instance_id, first.rebalance_timeout_ms) == ("static", 60_000)
+    assert (first.subscribed_topic_names, first.topic_partitions) == (["a", "b"], [])
+    owned = {topic: frozenset({2, 1})}
+    later = received(ConsumerHeartbeat("g", "m-1", 4, None, 60_000, ("a",), owned))
     assert (later.rebalance_timeout_ms, later.subscribed_topic_names) == (-1, None)
-    assert [(str(each.topic_id), each.partitions) for each in later.topic_partitions] == [
-        (topic, [1, 2])
-    ]
-    assert (
-        plain_answer(
-            ConsumerHeartbeat("g", "m-1", LEAVES, None, 60_000, ("a",), None)
-        ).topic_partitions
-        is None
-    )
+    [reported] = later.topic_partitions
+    assert (str(reported.topic_id), reported.partitions) == (topic, [1, 2])
+    last = received(ConsumerHeartbeat("g", "m-1", LEAVES, None, 60_000, ("a",), None))
+    assert last.topic_partitions is None
 
 
 @pytest.mark.parametrize(
     "api",
     [Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT],
 )
-def test_any_part_of_an_answer_that_is_cut_off_is_an_error_and_so_is_what_follows_it(
-    api: Api,
-) -> None:
+def test_a_part_of_an_answer_is_an_error(api: Api) -> None:
     for seed in seeds.responses(api):
         version, answer = seed[0], seed[1:]
         kafka_python_messages.decode(api, version, memoryview(answer))
@@ -171,23 +117,19 @@ def test_any_part_of_an_answer_that_is_cut_off_is_an_error_and_so_is_what_follow
                 kafka_python_messages.decode(api, version, memoryview(wrong))
 
 
-def test_only_the_leader_gets_all_members_and_not_if_the_group_is_already_assigned() -> None:
+def test_only_the_leader_gets_all_members() -> None:
     answer = {
         seed[0]: kafka_python_messages.decode(Api.JOIN_GROUP, seed[0], memoryview(seed[1:]))
         for seed in seeds.responses(Api.JOIN_GROUP)
     }
     for version, response in answer.items():
         joined = group_messages.parse_join(response)
-        assert (
-            joined.refusal,
-            joined.generation,
-            joined.strategy,
-            joined.is_leader,
-            joined.member_id,
-        ) == (None, 7, "range", True, "m-1")
-        assert [
-            (each.member_id, each.instance_id, each.subscription.topics) for each in joined.members
-        ] == [("m-1", None, ("a", "b")), ("m-2", "static" if version >= 5 else None, ("a",))]
+        assert (joined.refusal, joined.generation, joined.strategy) == (None, 7, "range")
+        assert (joined.is_leader, joined.member_id) == (True, "m-1")
+        first, second = joined.members
+        assert (first.member_id, first.instance_id) == ("m-1", None)
+        assert (second.member_id, second.instance_id) == ("m-2", "static" if version >= 5 else None)
+        assert [each.subscription.topics for each in joined.members] == [("a", "b"), ("a",)]
     answer[9].skip_assignment = True
     back = group_messages.parse_join(answer[9])
     assert (back.is_leader, back.skips_assignment, len(back.members)) == (True, True, 2), "KIP-814"
@@ -204,29 +146,24 @@ def test_only_the_leader_gets_all_members_and_not_if_the_group_is_already_assign
         ("m-2", False),
     ],
 )
-def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id(
-    leader: str, is_back: bool
-) -> None:
+def test_a_static_leader_is_known_by_its_former_id(leader: str, is_back: bool) -> None:
     [seed] = [seed for seed in seeds.responses(Api.JOIN_GROUP) if seed[0] == 8]
     response = kafka_python_messages.decode(Api.JOIN_GROUP, 8, memoryview(seed[1:]))
     response.leader, response.members = leader, []
     for instance_id, expected in (("driver", is_back), (None, False)):
         joined = group_messages.parse_join(response, instance_id)
-        assert (joined.is_leader, joined.skips_assignment, joined.members) == (
-            expected,
-            expected,
-            (),
-        )
+        assert joined.is_leader == expected
+        assert joined.skips_assignment == expected
+        assert joined.members == ()
 
 
 @pytest.mark.parametrize(
     "reported",
     [
-        Subscription(("a",)),
-        Subscription(("a", "b"), LOGS, 7, b"data"),
-        Subscription((), generation=3),
+        pytest.param(Subscription(("a",)), id="plain"),
+        pytest.param(Subscription(("a", "b"), LOGS, 7, b"data"), id="owned"),
+        pytest.param(Subscription((), generation=3), id="nothing"),
     ],
-    ids=["plain", "owned", "nothing"],
 )
 def test_a_subscription_is_read_as_it_was_written(reported: Subscription) -> None:
     assert (
@@ -249,18 +186,13 @@ def test_a_version_that_is_not_known_yet_is_read_as_far_as_it_is() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"\xff\xff\0\0\0\0",
-        b"\0\0\0\0\0\1\0\1a\0\0\0\1\xff\xff\xff\xff\0\0\0\0",
-        b"\0\0\0\0\0\1\xff\xff\0\0\0\0",
-        b"\0\0\x7f\xff\xff\xff",
-        b"\0",
-    ],
-    ids=[
-        "its version",
-        "a negative partition",
-        "a topic without a name",
-        "too many topics",
-        "cut off",
+        pytest.param(b"\xff\xff\0\0\0\0", id="its version"),
+        pytest.param(
+            b"\0\0\0\0\0\1\0\1a\0\0\0\1\xff\xff\xff\xff\0\0\0\0", id="a negative partition"
+        ),
+        pytest.param(b"\0\0\0\0\0\1\xff\xff\0\0\0\0", id="a topic without a name"),
+        pytest.param(b"\0\0\x7f\xff\xff\xff", id="too many topics"),
+        pytest.param(b"\0", id="cut off"),
     ],
 )
 def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:
@@ -275,9 +207,7 @@ def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:
         (group_messages.parse_consumer_group, "CONSUMER_GROUP_DESCRIBE"),
     ],
 )
-def test_the_members_of_another_group_than_requested_are_refused(
-    parse: Callable[..., MembersResponse], name: str
-) -> None:
+def test_another_group_is_refused(parse: Callable[..., MembersResponse], name: str) -> None:
     described = SimpleNamespace(
         group_id="h", error_code=0, protocol_type="", group_state="Empty", members=[]
     )
@@ -323,13 +253,6 @@ def test_what_real_coordinators_answered_is_read(path: Path) -> None:
     document = json.loads(path.read_text())
     assert document["answers"]
     for each in document["answers"]:
-        api = Api[each["api"]]
-        assert (
-            plain_answer(
-                api,
-                kafka_python_messages.decode(
-                    api, each["version"], memoryview(bytes.fromhex(each["answer"]))
-                ),
-            )
-            == each["says"]
-        )
+        api, content = Api[each["api"]], memoryview(bytes.fromhex(each["answer"]))
+        decoded = kafka_python_messages.decode(api, each["version"], content)
+        assert plain_answer(api, decoded) == each["says"]

@@ -137,9 +137,7 @@ def test_a_negative_size_is_never_sent_because_its_answer_would_have_no_end() ->
         fetch(FetchTarget(DEMO, 0, -5))
 
 
-def test_the_response_is_bounded_by_the_request_since_the_broker_has_no_bound_of_the_whole() -> (
-    None
-):
+def test_the_request_bounds_the_response() -> None:
     partitions = [TopicPartition("demo", number) for number in range(4)]
     request = fetch(
         *(
@@ -179,9 +177,7 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
         (17, EtlError, False),
     ],
 )
-def test_each_error_code_has_its_meaning_and_whether_a_retry_may_help(
-    code: int, kind: type[EtlError], is_retriable: bool
-) -> None:
+def test_each_error_code_has_a_meaning(code: int, kind: type[EtlError], is_retriable: bool) -> None:
     refusal = jafka_broker_type.error_of(code)
     assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (
         code,
@@ -244,9 +240,7 @@ TWO = fetch(FetchTarget(DEMO, 0, 100), FetchTarget(TopicPartition("demo", 1), 0,
         ),
     ],
 )
-def test_bytes_that_are_no_answer_are_named_with_their_place(
-    request_: Request[Any], answer: str, match: str
-) -> None:
+def test_invalid_answers_are_named(request_: Request[Any], answer: str, match: str) -> None:
     with pytest.raises(CorruptData, match=match) as raised:
         answer_of(request_, answer)
     assert raised.value.where["broker"] == "b:9092"

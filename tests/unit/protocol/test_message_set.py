@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, RecordTooLarge
 from etl.records import codecs
+from etl.records.entries import largest_timestamp
 from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode
 from tests.fakes.logs import cursor_of, rows_between, rows_in
@@ -51,9 +52,7 @@ def test_decoding_differs_in_nothing_from_kafka_python(partition: list[OldEntry]
 
 @each_magic
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
-def test_a_value_of_several_compressed_blocks_is_decoded_with_every_codec(
-    magic: int, codec: Codec
-) -> None:
+def test_every_codec_has_values_of_several_blocks(magic: int, codec: Codec) -> None:
     messages = [Msg(5, b"v" * 70_000), Msg(6, None, b"k")]
     partition = [Wrapper(messages, codec)] if codec else messages
     records = encode_logical(partition, magic)
@@ -129,9 +128,7 @@ def test_a_broker_fills_up_an_answer_that_it_converted_and_that_is_no_message() 
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(most=1, magics=(0, 1)), st.data())
-def test_no_flipped_bit_of_a_message_goes_unseen(
-    partition: list[OldEntry], data: st.DataObject
-) -> None:
+def test_a_flipped_bit_is_seen(partition: list[OldEntry], data: st.DataObject) -> None:
     """But for the offset, which no checksum covers."""
     records = bytearray(encoded_old(partition))
     at, bit = data.draw(st.integers(8, len(records) - 1)), data.draw(st.integers(0, 7))
@@ -154,9 +151,7 @@ def test_a_wrong_crc_names_topic_partition_and_offset(magic: int, at: int) -> No
 
 @each_magic
 @each_codec
-def test_the_crc_of_a_wrapper_is_checked_before_anything_is_decompressed(
-    magic: int, codec: Codec
-) -> None:
+def test_the_crc_of_a_wrapper_is_checked_first(magic: int, codec: Codec) -> None:
     records = damaged(wrapper_bytes(Wrapper([Msg(4, b"hello"), Msg(5, b"x")], codec), magic), 40)
     with pytest.raises(CorruptData, match="CRC-32 of a wrapper") as caught:
         rows_between(records, 4, 6)
@@ -186,22 +181,13 @@ NONE, LONG = struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)
 @pytest.mark.parametrize(
     "fields",
     [
-        LONG + b"k" + NONE,
-        NONE + LONG + b"v",
-        NONE + struct.pack(">i", 2) + b"v",
-        NONE + struct.pack(">i", 1) + b"vx",
-        NONE + NONE + b"x",
-        struct.pack(">i", 5) + b"k" + NONE,
-        struct.pack(">i", 4) + NONE,
-    ],
-    ids=[
-        "key",
-        "value",
-        "value by one",
-        "a byte left",
-        "a byte after null",
-        "key over value",
-        "no room for the value's length",
+        pytest.param(LONG + b"k" + NONE, id="key"),
+        pytest.param(NONE + LONG + b"v", id="value"),
+        pytest.param(NONE + struct.pack(">i", 2) + b"v", id="value by one"),
+        pytest.param(NONE + struct.pack(">i", 1) + b"vx", id="a byte left"),
+        pytest.param(NONE + NONE + b"x", id="a byte after null"),
+        pytest.param(struct.pack(">i", 5) + b"k" + NONE, id="key over value"),
+        pytest.param(struct.pack(">i", 4) + NONE, id="no room for the value's length"),
     ],
 )
 def test_a_length_that_points_outside_its_message_is_corrupt(magic: int, fields: bytes) -> None:
@@ -244,9 +230,7 @@ def test_a_codec_that_came_later_is_corrupt(magic: int, codec: int) -> None:
         (gzip.compress(b"\0" * 5, mtime=0), "5 bytes in it are no message"),
     ],
 )
-def test_a_wrapper_without_messages_is_corrupt(
-    magic: int, payload: bytes | None, what: str
-) -> None:
+def test_an_empty_wrapper_is_corrupt(magic: int, payload: bytes | None, what: str) -> None:
     records = message_bytes(Msg(7, payload), magic, Codec.GZIP)
     with pytest.raises(CorruptData, match=what) as caught:
         rows_between(records, 7, 8)
@@ -294,9 +278,7 @@ def test_what_no_wrapper_may_hold_is_corrupt(magic: int, wrong: Any, what: str) 
 
 
 @pytest.mark.parametrize(("magic", "offset", "last"), [(0, 9, 8), (0, 9, 10), (1, 9, 10)])
-def test_a_wrapper_with_an_impossible_offset_of_its_last_message_is_corrupt(
-    magic: int, offset: int, last: int
-) -> None:
+def test_an_impossible_last_offset_is_corrupt(magic: int, offset: int, last: int) -> None:
     """Rows of other offsets would be passed over in silence, or come twice."""
     wrapper = Wrapper([Msg(7), Msg(last)], offset=offset, base=0)
     with pytest.raises(CorruptData, match=f"has the offset {last}"):
@@ -315,9 +297,7 @@ def test_messages_with_offsets_that_do_not_rise_are_corrupt(magic: int) -> None:
 
 @each_magic
 @each_codec
-def test_a_wrapper_that_decompresses_to_more_than_the_bound_is_refused(
-    magic: int, codec: Codec
-) -> None:
+def test_a_wrapper_beyond_the_bound_is_refused(magic: int, codec: Codec) -> None:
     wrapper = Wrapper([Msg(5, bytes(2_000_000))], codec)
     for offset in (5, 0):
         partition = Wrapper([Msg(offset, bytes(2_000_000))], codec) if offset == 0 else wrapper
@@ -350,3 +330,57 @@ def test_a_message_beyond_the_range_that_vouches_for_its_end_must_be_whole() -> 
     partition = encode_logical([Msg(5, b"a"), Msg(9, b"c")], 0)
     with pytest.raises(CorruptData):
         rows_between(damaged(partition, len(partition) - 1), 5, 8)
+
+
+# The timestamp in the header of a record batch or message, without decoding it
+
+AT = 1_750_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("records", "reported"),
+    [
+        (encode(Batch(5, [Rec(0), Rec(1)], base_timestamp=AT, max_timestamp=AT + 9)), AT + 9),
+        (encode(Batch(5, [Rec(0)], base_timestamp=-1, max_timestamp=-1)), None),
+        (encode_logical([Msg(5, b"a", timestamp=AT)], 1), AT),
+        (encode_logical([Msg(5, b"a")], 1), None),
+        (
+            encode_logical(
+                [
+                    Wrapper(
+                        [Msg(5, b"a", timestamp=AT), Msg(6, b"b", timestamp=AT + 9)],
+                        timestamp=AT + 9,
+                    )
+                ],
+                1,
+            ),
+            AT + 9,
+        ),
+        (encode_logical([Msg(5, b"a")], 0), None),
+        (b"", None),
+    ],
+    ids=[
+        "batch",
+        "batch without",
+        "message v1",
+        "message v1 without",
+        "wrapper v1",
+        "message v0",
+        "nothing",
+    ],
+)
+def test_a_header_has_the_largest_timestamp(records: bytes, reported: int | None) -> None:
+    assert largest_timestamp(memoryview(records)) == reported
+    if reported is not None:
+        follows = encode(Batch(9, [Rec(0)], max_timestamp=AT * 2))
+        assert largest_timestamp(memoryview(records + follows)) == reported
+
+
+def test_a_truncated_header_has_no_timestamp() -> None:
+    whole = encode(Batch(5, [Rec(0)], max_timestamp=AT))
+    assert [largest_timestamp(memoryview(whole[:size])) for size in (16, 17, 42, 43)] == [
+        None,
+        None,
+        None,
+        AT,
+    ]

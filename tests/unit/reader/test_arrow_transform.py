@@ -1,6 +1,4 @@
-"""An Arrow transform in a task: its columns are known before there are rows, and invalid rows stop
-it.
-"""
+"""An Arrow transform in a task: its columns are known before there are rows, and invalid rows stop it."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ def test_the_result_for_no_rows_has_the_columns_of_all(shaped: Callable[[Any], N
     ],
     ids=["fewer", "none", "in another order", "more", "narrower"],
 )
-def test_rows_may_be_fewer_more_and_in_another_order(
+def test_a_transform_may_change_rows(
     shaped: Callable[[Any], None], shape: Any, expected: list[int]
 ) -> None:
     shaped(shape)
@@ -149,7 +147,7 @@ def no_utf_8(batch: pa.RecordBatch) -> pa.Array:
         "no UTF-8",
     ],
 )
-def test_an_error_on_rows_is_reported_as_the_functions_with_an_action(
+def test_an_error_on_rows_names_the_function(
     shaped: Callable[[Any], None], shape: Any, words: str
 ) -> None:
     shaped(shape)
@@ -217,9 +215,7 @@ def test_what_reading_raises_is_not_the_functions(shaped: Callable[[Any], None])
         next(given_on)
 
 
-def test_columns_come_to_the_function_in_the_tables_order_and_types_whatever_a_fetch_gave(
-    shaped: Callable[[Any], None],
-) -> None:
+def test_columns_have_the_order_of_the_table(shaped: Callable[[Any], None]) -> None:
     seen = list[pa.Schema]()
 
     def looking(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -24,20 +24,16 @@ def offsets_of(partition: list[OldEntry]) -> list[int]:
     for _, entry in partition:
         if isinstance(entry, Batch):
             found += [entry.base_offset + record.delta for record in entry.records]
+        elif isinstance(entry, Msg):
+            found.append(entry.offset)
         else:
-            found += (
-                [entry.offset]
-                if isinstance(entry, Msg)
-                else [message.offset for message in entry.messages]
-            )
+            found += [message.offset for message in entry.messages]
     return found
 
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
-def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(
-    partition: list[OldEntry], data: st.DataObject
-) -> None:
+def test_rows_do_not_depend_on_the_answers(partition: list[OldEntry], data: st.DataObject) -> None:
     """A broker begins an answer with the entry that contains the requested offset, or the next."""
     end, offsets = last_offset(partition[-1][1]) + 1, offsets_of(partition)
     from_offset = data.draw(st.integers(max(0, offsets[0] - 2), end))
@@ -61,9 +57,7 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
-def test_missing_offsets_are_those_between_entries_in_any_division(
-    partition: list[OldEntry], data: st.DataObject
-) -> None:
+def test_missing_offsets_lie_between(partition: list[OldEntry], data: st.DataObject) -> None:
     """Offsets inside a wrapper or a record batch, or after the last of them, do not count as
     missing.
     """
@@ -124,9 +118,7 @@ def test_leader_epochs_are_those_of_the_record_batches_alone(magic: int) -> None
 
 @each_magic
 @pytest.mark.parametrize("size", [1, 11, 12, 16, 17, 25, 26, 100])
-def test_a_message_larger_than_the_response_is_requested_with_more_bytes(
-    magic: int, size: int
-) -> None:
+def test_a_large_message_is_requested_with_more_bytes(magic: int, size: int) -> None:
     """Brokers before 0.10.1 cut even the first message off."""
     record = message_bytes(Msg(7, bytes(300)), magic)
     cursor = cursor_of(7, 8, fetch_max_bytes=size)

@@ -1,5 +1,5 @@
-"""The data source's options: ours, those of Spark's own Kafka source, and the ranges that they come
-to.
+"""Options of the data source: ours, those of Spark's own Kafka source, those for byte offsets, and the
+ranges that they come to.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from etl.model.security import (
 from etl.reader.options import (
     OF_SPARK,
     OURS,
+    PHYSICAL_REFUSED,
     SECURITY,
     WITHOUT_EFFECT,
     ZOOKEEPER_SECURITY,
@@ -53,6 +54,7 @@ from etl.reader.query_ranges import (
     TopicSelection,
     clip_to_partition,
     ranges_of,
+    reject_missing_partitions,
 )
 from etl.settings.schema import key_names
 
@@ -62,12 +64,22 @@ EXTENTS = {
     CLICKS[1]: PartitionOffsets(0, 50),
     CLICKS[2]: PartitionOffsets(7, 7),
 }
-LEAST = {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks"}
+SERVERS, PATTERN = "kafka.bootstrap.servers", "subscribePattern"
+STARTING, ENDING = "startingOffsets", "endingOffsets"
+FROM_TIME, UNTIL_TIME = "startingTimestamp", "endingTimestamp"
+LEAST = {SERVERS: "h:1", "subscribe": "clicks"}
+LENIENT = {"failOnDataLoss": "false"}
+OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 
 
 def each(*offsets: int) -> str:
     """An offset for each partition."""
     return json.dumps({"clicks": {str(number): offset for number, offset in enumerate(offsets)}})
+
+
+def ranges_json(*starts: int) -> str:
+    """A range up to offset 5 from each of these."""
+    return json.dumps([{"topic": "t", "partition": 0, "from": at, "until": 5} for at in starts])
 
 
 def ranges(**options: str) -> list[tuple[int, int, int]]:
@@ -95,15 +107,13 @@ def test_ranges_are_written_as_json() -> None:
     "options, named",
     [
         ({"assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
-        ({"subscribe": "clicks", "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
+        ({"subscribe": "clicks", STARTING: '{"clicks": {"0": 5, "0": 9}}'}, "0"),
         ({"ranges": '[{"topic": "t", "partition": 0, "from": 5, "from": 1, "until": 9}]'}, "from"),
     ],
 )
-def test_a_repeated_name_in_an_option_is_rejected_as_ambiguous(
-    options: dict[str, str], named: str
-) -> None:
+def test_a_repeated_name_is_ambiguous(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=f"'{named}' is named twice"):
-        parse_options({"kafka.bootstrap.servers": "h:1", **options})
+        parse_options({SERVERS: "h:1", **options})
 
 
 @pytest.mark.parametrize(
@@ -113,13 +123,12 @@ def test_a_repeated_name_in_an_option_is_rejected_as_ambiguous(
         ({"subscribe": None}, "subscribe"),
         ({"ranges": "[]"}, "subscribe"),
         ({"assign": "{}"}, "assign"),
-        ({"subscribe": None, "ranges": "[]", "startingOffsets": "earliest"}, "startingOffsets"),
+        ({"subscribe": None, "ranges": "[]", STARTING: "earliest"}, "startingOffsets"),
         ({"Subscribe": "u"}, "is set twice"),
-        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers"),
-        ({"kafka.bootstrap.servers": "h"}, "'h'"),
-        ({"kafka.bootstrap.servers": "h:99999"}, "'h:99999'"),
-        ({"kafka.bootstrap.servers": "h:0"}, "'h:0'"),
-        ({"kafka.bootstrap.servers": "h" * 80 + ":1"}, "host name:"),
+        ({SERVERS: None}, "kafka.bootstrap.servers"),
+        ({SERVERS: "h"}, "'h'"),
+        ({SERVERS: "h:99999"}, "'h:99999'"),
+        ({SERVERS: "h" * 80 + ":1"}, "host name:"),
         ({"fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
         ({"max_batch_bytes": str(2**31)}, "max_batch_bytes"),
         ({"request_timeout_s": "1e300"}, "request_timeout_s"),
@@ -131,38 +140,26 @@ def test_a_repeated_name_in_an_option_is_rejected_as_ambiguous(
         ({"request_timeout_s": "nan"}, "request_timeout_s"),
         ({"minPartitions": "0"}, "minPartitions"),
         ({"failOnDataLoss": "perhaps"}, "'perhaps' is no value of failOnDataLoss"),
-        ({"subscribe": None, "subscribePattern": "("}, "regular expression"),
-        ({"subscribe": None, "subscribePattern": "  "}, "every topic"),
+        ({"subscribe": None, PATTERN: "("}, "regular expression"),
+        ({"subscribe": None, PATTERN: "  "}, "every topic"),
         (
-            {"subscribe": None, "subscribePattern": "or[c-e&&[^c]]ers"},
+            {"subscribe": None, PATTERN: "or[c-e&&[^c]]ers"},
             "a class inside a class, or &&.*option subscribePattern",
         ),
-        ({"subscribe": None, "subscribePattern": "a(b)\\1"}, "option subscribePattern"),
-        ({"subscribe": None, "subscribePattern": "a{,2}"}, "option subscribePattern"),
+        ({"subscribe": None, PATTERN: "a(b)\\1"}, "option subscribePattern"),
+        ({"subscribe": None, PATTERN: "a{,2}"}, "option subscribePattern"),
         ({"subscribe": " , "}, "No topic is named"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "username is missing.*option sasl_\\*"),
         ({"subscribe": None, "assign": "[1]"}, "clicks"),
-        ({"startingOffsets": "latest"}, "startingOffsets cannot be latest"),
-        ({"startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
-        ({"endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
-        ({"endingOffsets": '{"t": {"0": -3}}'}, "no offset"),
-        ({"startingOffsets": '{"t": {"0": -3}}'}, "no offset"),
-        (
-            {
-                "subscribe": None,
-                "ranges": '[{"topic": "t", "partition": 0, "from": -2, "until": 5}]',
-            },
-            "no whole number",
-        ),
-        (
-            {
-                "subscribe": None,
-                "ranges": json.dumps([{"topic": "t", "partition": 0, "from": 0, "until": 5}] * 2),
-            },
-            "0 to 5 and 0 to 5 overlap",
-        ),
-        ({"endingOffsets": '{"t": 3}'}, '"clicks"'),
-        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({STARTING: "latest"}, "startingOffsets cannot be latest"),
+        ({STARTING: '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
+        ({ENDING: '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
+        ({ENDING: '{"t": {"0": -3}}'}, "no offset"),
+        ({STARTING: '{"t": {"0": -3}}'}, "no offset"),
+        ({"subscribe": None, "ranges": ranges_json(-2)}, "no whole number"),
+        ({"subscribe": None, "ranges": ranges_json(0, 0)}, "0 to 5 and 0 to 5 overlap"),
+        ({ENDING: '{"t": 3}'}, '"clicks"'),
+        ({FROM_TIME: "yesterday"}, "milliseconds since 1970"),
         (
             {"kafka.security.protocol": "SASL_SSL"},
             "sasl.mechanism is missing.*option kafka.security.protocol",
@@ -204,7 +201,7 @@ def test_an_invalid_list_of_ranges_is_rejected_with_the_form(text: str) -> None:
         parse_ranges(text)
 
 
-def test_letters_of_names_blanks_and_options_that_only_tune_sparks_consumer_do_not_count() -> None:
+def test_case_blanks_and_tuning_options_do_not_count() -> None:
     lower = {**LEAST, "kafka.isolation.level": "read_uncommitted"}
     mixed = {
         "KAFKA.bootstrap.servers": "h:1",
@@ -215,7 +212,7 @@ def test_letters_of_names_blanks_and_options_that_only_tune_sparks_consumer_do_n
     }
     assert parse_options(lower) == parse_options(mixed)
     assert parse_options(lower).fetch.isolation is Isolation.READ_UNCOMMITTED
-    pattern = {"kafka.bootstrap.servers": "h:1", "subscribePattern": " click.* "}
+    pattern = {SERVERS: "h:1", PATTERN: " click.* "}
     assert parse_options(pattern).selection == TopicSelection(pattern="click.*")
 
 
@@ -223,40 +220,18 @@ def test_letters_of_names_blanks_and_options_that_only_tune_sparks_consumer_do_n
     "options, read",
     [
         ({}, [(0, 10, 40), (1, 0, 50), (2, 7, 7)]),
-        (
-            {"startingOffsets": "earliest", "endingOffsets": "latest"},
-            [(0, 10, 40), (1, 0, 50), (2, 7, 7)],
-        ),
-        ({"startingOffsets": each(12, -2, 7)}, [(0, 12, 40), (1, 0, 50), (2, 7, 7)]),
-        ({"endingOffsets": each(12, 5, -1)}, [(0, 10, 12), (1, 0, 5), (2, 7, 7)]),
-        ({"endingTimestamp": "1700000000000"}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
-        (
-            {"startingTimestamp": "1700000000000", "startingOffsetsByTimestampStrategy": "latest"},
-            [(0, 20, 40), (1, 50, 50), (2, 7, 7)],
-        ),
-        (
-            {
-                "startingTimestamp": "5",
-                "endingTimestamp": "5",
-                "startingOffsetsByTimestampStrategy": "latest",
-            },
-            [(0, 20, 20), (1, 50, 50), (2, 7, 7)],
-        ),
+        ({STARTING: "earliest", ENDING: "latest"}, [(0, 10, 40), (1, 0, 50), (2, 7, 7)]),
+        ({STARTING: each(12, -2, 7)}, [(0, 12, 40), (1, 0, 50), (2, 7, 7)]),
+        ({ENDING: each(12, 5, -1)}, [(0, 10, 12), (1, 0, 5), (2, 7, 7)]),
+        ({UNTIL_TIME: "1700000000000"}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
+        ({FROM_TIME: "1700000000000", **OR_LATEST}, [(0, 20, 40), (1, 50, 50), (2, 7, 7)]),
+        ({FROM_TIME: "5", UNTIL_TIME: "5", **OR_LATEST}, [(0, 20, 20), (1, 50, 50), (2, 7, 7)]),
         ({"endingOffsetsByTimestamp": each(1, 2, 3)}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
-        (
-            {"startingOffsets": each(3, 3, 3), "failOnDataLoss": "false"},
-            [(0, 10, 40), (1, 3, 50), (2, 7, 7)],
-        ),
-        (
-            {"startingOffsets": each(1000, 49, 8), "failOnDataLoss": "false"},
-            [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)],
-        ),
-        ({"startingOffsets": each(40, 50, 7)}, [(0, 40, 40), (1, 50, 50), (2, 7, 7)]),
-        (
-            {"endingOffsets": each(3, 90, 3), "failOnDataLoss": "false"},
-            [(0, 10, 10), (1, 0, 50), (2, 7, 7)],
-        ),
-        ({"endingOffsets": each(10, 0, 7)}, [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
+        ({STARTING: each(3, 3, 3), **LENIENT}, [(0, 10, 40), (1, 3, 50), (2, 7, 7)]),
+        ({STARTING: each(1000, 49, 8), **LENIENT}, [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)]),
+        ({STARTING: each(40, 50, 7)}, [(0, 40, 40), (1, 50, 50), (2, 7, 7)]),
+        ({ENDING: each(3, 90, 3), **LENIENT}, [(0, 10, 10), (1, 0, 50), (2, 7, 7)]),
+        ({ENDING: each(10, 0, 7)}, [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
     ],
 )
 def test_each_form_of_a_bound_is_read(
@@ -266,26 +241,22 @@ def test_each_form_of_a_bound_is_read(
 
 
 def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> None:
-    each = {"startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"}
-    reading = parse_options({**LEAST, "startingTimestamp": "9", **each})
+    each = {"startingOffsetsByTimestamp": "{}", STARTING: "earliest"}
+    reading = parse_options({**LEAST, FROM_TIME: "9", **each})
     assert reading.starting == Bounds(FirstAt(9), option="startingTimestamp")
     assert reading.ending.everywhere is LogEnd.LATEST
 
 
 @pytest.mark.parametrize(("start", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
-def test_a_start_hidden_by_an_open_transaction_may_be_requested_again(
-    start: int, raised: type[EtlError]
-) -> None:
+def test_a_start_in_an_open_transaction_may_come(start: int, raised: type[EtlError]) -> None:
     partition = TopicPartition("clicks", 0)
-    reading = parse_options({**LEAST, "startingOffsets": json.dumps({"clicks": {"0": start}})})
+    reading = parse_options({**LEAST, STARTING: json.dumps({"clicks": {"0": start}})})
     with pytest.raises(raised, match=f"up to 10, offsets from {start} on"):
         list(ranges_of(reading, {partition: PartitionOffsets(0, 10, high_watermark=12)}, {}, {}))
 
 
 @pytest.mark.parametrize("side", ["starting", "ending"])
-def test_a_record_that_arrives_during_the_lookup_of_a_time_is_after_the_read_range(
-    side: str,
-) -> None:
+def test_a_record_during_the_lookup_of_a_time_is_not_read(side: str) -> None:
     partition = TopicPartition("clicks", 0)
     reading = parse_options({**LEAST, f"{side}Timestamp": "5"})
     found = {"starting": ({partition: 12}, {}), "ending": ({}, {partition: 12})}[side]
@@ -294,69 +265,45 @@ def test_a_record_that_arrives_during_the_lookup_of_a_time_is_after_the_read_ran
 
 
 @pytest.mark.parametrize(("until", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
-def test_a_range_covered_by_an_open_transaction_may_be_requested_again(
-    until: int, raised: type[EtlError]
-) -> None:
+def test_an_end_in_an_open_transaction_may_come(until: int, raised: type[EtlError]) -> None:
     there = PartitionOffsets(0, 10, high_watermark=12)
     with pytest.raises(raised, match=f"up to 10, offsets up to {until}"):
         clip_to_partition(OffsetRange(CLICKS[0], 5, until), there, fails=True)
-    assert clip_to_partition(OffsetRange(CLICKS[0], 30, 30), there, fails=True).size == 0, (
-        "an empty range needs no offset"
-    )
+    assert clip_to_partition(OffsetRange(CLICKS[0], 30, 30), there, fails=True).size == 0
 
 
 @pytest.mark.parametrize(
     "options, raised, text",
     [
-        ({"startingOffsets": '{"clicks": {"0": 12}}'}, SettingsError, "not named.*partition 1"),
+        ({STARTING: '{"clicks": {"0": 12}}'}, SettingsError, "not named.*partition 1"),
+        ({STARTING: '{"clicks": {"0": 12, "1": 1, "2": 7, "9": 1}}'}, TopicMissing, "partition 9"),
+        ({ENDING: each(41, 1, 7)}, RanOutBeforeUntil, "up to 40"),
+        ({STARTING: each(3, 1, 7)}, DataLoss, "starts at 10"),
         (
-            {"startingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7, "9": 1}}'},
-            TopicMissing,
-            "partition 9",
-        ),
-        ({"endingOffsets": each(41, 1, 7)}, RanOutBeforeUntil, "up to 40"),
-        ({"startingOffsets": each(3, 1, 7)}, DataLoss, "starts at 10"),
-        (
-            {"startingOffsets": each(20, 1, 7), "endingOffsets": each(12, 1, 7)},
+            {STARTING: each(20, 1, 7), ENDING: each(12, 1, 7)},
             SettingsError,
             "start at 20 and stop at 12",
         ),
         (
-            {"startingTimestamp": "1700000000000"},
+            {FROM_TIME: "1700000000000"},
             SettingsError,
             "No record is as late as the starting time.*partition 1",
         ),
         (
-            {"startingOffsets": each(41, 1, 7)},
+            {STARTING: each(41, 1, 7)},
             RanOutBeforeUntil,
             "up to 40, offsets from 41 on.*partition 0",
         ),
-        ({"endingOffsets": each(9, 1, 7)}, DataLoss, "starts at 10, offsets up to 9.*partition 0"),
+        ({ENDING: each(9, 1, 7)}, DataLoss, "starts at 10, offsets up to 9.*partition 0"),
+        ({STARTING: each(21, 1, 7), UNTIL_TIME: "5"}, SettingsError, "start at 21 and stop at 20"),
         (
-            {"startingOffsets": each(21, 1, 7), "endingTimestamp": "5"},
-            SettingsError,
-            "start at 21 and stop at 20",
-        ),
-        (
-            {
-                "startingTimestamp": "5",
-                "startingOffsetsByTimestampStrategy": "latest",
-                "endingOffsets": each(19, 60, 7),
-            },
+            {FROM_TIME: "5", **OR_LATEST, ENDING: each(19, 60, 7)},
             SettingsError,
             "start at 20 and stop at 19.*startingTimestamp and endingOffsets",
         ),
+        ({FROM_TIME: "6", UNTIL_TIME: "5"}, SettingsError, "start at the time 6 and stop at 5"),
         (
-            {"startingTimestamp": "6", "endingTimestamp": "5"},
-            SettingsError,
-            "start at the time 6 and stop at 5",
-        ),
-        (
-            {
-                "startingOffsets": each(20, 1, 7),
-                "endingOffsets": each(12, 1, 7),
-                "failOnDataLoss": "false",
-            },
+            {STARTING: each(20, 1, 7), ENDING: each(12, 1, 7), **LENIENT},
             SettingsError,
             "start at 20 and stop at 12",
         ),
@@ -379,7 +326,7 @@ def test_a_bound_outside_the_log_is_reported_with_its_place(
         (TopicSelection(partitions=(CLICKS[1],)), [CLICKS[1]]),
     ],
 )
-def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
+def test_topics_are_selected_in_three_ways(
     chosen: TopicSelection, partitions: list[TopicPartition]
 ) -> None:
     assert chosen.among([*CLICKS, TopicPartition("views", 0)]) == partitions
@@ -397,9 +344,7 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
         (TopicSelection(partitions=(TopicPartition("views", 0),)), "The topic is not there"),
     ],
 )
-def test_missing_selected_topics_and_partitions_are_named(
-    chosen: TopicSelection, text: str
-) -> None:
+def test_a_missing_selection_is_named(chosen: TopicSelection, text: str) -> None:
     with pytest.raises(TopicMissing, match=text):
         chosen.among(CLICKS)
 
@@ -410,13 +355,11 @@ def test_the_page_of_the_reader_names_every_option() -> None:
 
 
 def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> None:
-    given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "clicks"}
+    given = {SERVERS: "b:9092", "subscribe": "clicks"}
     assert parse_options(given).fetch.generation is None
     assert parse_options({**given, "broker_version": "0.9.0.1"}).fetch.generation == "kafka-0.9"
-    with pytest.raises(
-        SettingsError,
-        match="The API versions of brokers of version 0.7 are unknown.*option broker_version",
-    ):
+    text = "The API versions of brokers of version 0.7 are unknown.*option broker_version"
+    with pytest.raises(SettingsError, match=text):
         parse_options({**given, "broker_version": "0.7"})
 
 
@@ -540,3 +483,105 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf(
     found = with_option_advice(error)
     assert (found.message, found.where, found.action) == (message, where, action)
     assert with_pipeline_advice(error) is error
+
+
+# Byte offsets
+
+JAFKA = {"broker_type": "jafka", "zookeeper": "a:2181,b:2181/old", "subscribe": "clicks"}
+PHYSICAL = [TopicPartition("clicks", number, broker) for broker in (1, 10) for number in range(2)]
+
+
+def test_brokers_are_found_where_they_are_registered() -> None:
+    reading = parse_options(JAFKA)
+    assert (reading.physical, reading.zookeeper) == (True, "a:2181,b:2181/old")
+    assert (reading.fetch.bootstrap, reading.fetch.isolation) == ((), Isolation.READ_UNCOMMITTED)
+    of_kafka = parse_options({**JAFKA, "broker_type": "kafka"})
+    assert (of_kafka.physical, of_kafka.zookeeper) == (False, "a:2181,b:2181/old")
+    assert of_kafka.fetch.isolation is Isolation.READ_COMMITTED
+    assert {"broker_id", "message_index"} <= set(reading.columns)
+    some = parse_options({**JAFKA, "columns": "message_index,value"}).columns
+    assert some == ("value", "message_index")
+
+
+def test_a_log_is_named_with_its_broker() -> None:
+    found = parse_options(
+        {
+            **{k: JAFKA[k] for k in ("broker_type", "zookeeper")},
+            "assign": '{"clicks": ["1-0", "10-1"]}',
+        }
+    )
+    assert found.selection.partitions == (PHYSICAL[0], PHYSICAL[3])
+    text = '[{"topic": "clicks", "broker": 10, "partition": 1, "from": 36, "until": 972}]'
+    assert parse_ranges(text, physical=True) == (OffsetRange(PHYSICAL[3], 36, 972),)
+
+
+def test_bounds_are_given_for_each_log() -> None:
+    result = {"clicks": {"1-0": 36, "1-1": -2, "10-0": -2, "10-1": 5}}
+    reading = parse_options({**JAFKA, STARTING: json.dumps(result), ENDING: "latest"})
+    extents = {
+        partition: PartitionOffsets(0, 100, boundaries=(0, 50, 100)) for partition in PHYSICAL
+    }
+    assert {
+        r.partition: (r.from_offset, r.until_offset) for r in ranges_of(reading, extents, {}, {})
+    } == {
+        PHYSICAL[0]: (36, 100),
+        PHYSICAL[1]: (0, 100),
+        PHYSICAL[2]: (0, 100),
+        PHYSICAL[3]: (5, 100),
+    }
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"assign": '{"clicks": [0]}'}, "write 1-0"),
+        ({"assign": '{"clicks": ["1-01"]}'}, "1-01"),
+        ({"subscribe": "t", STARTING: '{"t": {"0": 5}}'}, "write 1-0"),
+        (
+            {"ranges": '[{"topic": "t", "partition": 0, "from": 0, "until": 5}]'},
+            "no broker is named",
+        ),
+        ({"subscribe": "t", SERVERS: "h:1"}, "kafka.bootstrap.servers"),
+        ({"subscribe": "t", "zookeeper": "h"}, "connection string"),
+        ({"subscribe": "t", "zookeeper": "h:1//x"}, "connection string"),
+        ({"subscribe": "t", "broker_type": "pulsar"}, "'pulsar' is no value of broker_type"),
+        ({"subscribe": "t", "columns": "nothing"}, "nothing"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(options: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        parse_options({"broker_type": "jafka", "zookeeper": "a:1", **options})
+
+
+@pytest.mark.parametrize("name", PHYSICAL_REFUSED)
+def test_options_without_a_meaning_there_are_rejected_with_the_reason(name: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_options({**JAFKA, name: "1"})
+    assert PHYSICAL_REFUSED[name] in caught.value.message
+
+
+def test_a_broker_is_named_only_where_logs_have_one() -> None:
+    def ranges_on(*brokers: int) -> str:
+        one = {"topic": "t", "partition": 0, "from": 0, "until": 5}
+        return json.dumps([{**one, "broker": broker} for broker in brokers])
+
+    with pytest.raises(SettingsError, match="a broker is named"):
+        parse_ranges(ranges_on(1))
+    with pytest.raises(SettingsError, match="overlap"):
+        parse_ranges(ranges_on(1, 1), physical=True)
+    assert len(parse_ranges(ranges_on(1, 2), physical=True)) == 2
+
+
+def test_either_bootstrap_or_zookeeper_locates_the_brokers() -> None:
+    with pytest.raises(SettingsError, match="both say"):
+        parse_options({SERVERS: "h:1", "zookeeper": "h:1", "subscribe": "t"})
+    with pytest.raises(SettingsError, match="No broker is named") as caught:
+        parse_options({"subscribe": "t"})
+    assert "zookeeper" in caught.value.action
+
+
+def test_a_partition_missing_on_its_broker_is_reported_with_the_existing_ones() -> None:
+    with pytest.raises(TopicMissing, match="2 partitions on broker 10"):
+        reject_missing_partitions([TopicPartition("clicks", 2, 10)], PHYSICAL)
+    with pytest.raises(TopicMissing, match="not there on broker 3"):
+        reject_missing_partitions([TopicPartition("clicks", 0, 3)], PHYSICAL)

@@ -27,6 +27,8 @@ from tests.builders import plain_plan, plain_settings
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker
 
 LOG = TopicPartition("demo", 0)
+KAFKA, DUAL = {"offsets_storage": "kafka"}, {"offsets_storage": "dual"}
+JAFKA = {"broker_type": "jafka", "assume_cluster_id": "c"}
 
 
 def offsets_on(broker: FakeBroker, storage: str) -> GroupOffsets:
@@ -60,7 +62,7 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
     [((7,), True), ((5, 7), True), ((5, 5), False), ((None,), False)],
     ids=str,
 )
-def test_after_an_append_only_the_plans_membership_commits_with_its_present_epoch(
+def test_after_an_append_the_membership_of_the_plan_commits(
     epochs: tuple[int | None, ...], is_moved: bool
 ) -> None:
     with FakeBroker() as broker:
@@ -84,7 +86,7 @@ def test_after_an_append_only_the_plans_membership_commits_with_its_present_epoc
 
 
 @pytest.mark.parametrize("storage", ["kafka", "dual"])
-def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: str) -> None:
+def test_brokers_without_offsets_are_refused(storage: str) -> None:
     with (
         FakeBroker(versions={OFFSET_COMMIT: (0, 0)}) as broker,
         pytest.raises(SettingsError) as refused,
@@ -100,27 +102,13 @@ def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: st
 @pytest.mark.parametrize(
     ("sections", "what"),
     [
-        (
-            {
-                "group": {"offsets_storage": "kafka"},
-                "source": {"broker_type": "jafka", "assume_cluster_id": "c"},
-            },
-            "these brokers store no offsets of groups;",
-        ),
-        (
-            {"group": {"offsets_storage": "dual", "on_active_members": "skip"}},
-            "does not go with on_active_members: skip",
-        ),
-        (
-            {"group": {"offsets_storage": "kafka", "mirror_group": "group"}},
-            "the pipeline's own group",
-        ),
+        ({"group": KAFKA, "source": JAFKA}, "these brokers store no offsets of groups;"),
+        ({"group": {**DUAL, "on_active_members": "skip"}}, "not go with on_active_members: skip"),
+        ({"group": {**KAFKA, "mirror_group": "group"}}, "the pipeline's own group"),
         ({"group": {"offsets_storage": "both"}}, "zookeeper, kafka or dual"),
     ],
 )
-def test_a_conf_with_impossible_offset_storage_is_rejected_by_the_key(
-    sections: dict[str, Any], what: str
-) -> None:
+def test_an_impossible_storage_names_its_key(sections: dict[str, Any], what: str) -> None:
     with pytest.raises(SettingsError) as refused:
         plain_settings(**sections)
     assert what in str(refused.value)

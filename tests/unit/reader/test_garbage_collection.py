@@ -1,4 +1,4 @@
-"""What a worker that Spark keeps for further tasks spares itself."""
+"""The garbage collector in a worker process that Spark keeps for further tasks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`etl records show` on fake brokers: where it starts, what it shows, and each way in which it
-ends.
+"""`open_peek`, which `etl records show` calls, on fake brokers: where it starts, what it returns, and
+each way in which it ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, never
 from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
-from tests.fakes.old_broker import OldBroker
 
 HOUR = 1_700_000_000_000
 
@@ -49,12 +48,9 @@ def kafka() -> Iterator[FakeBroker]:
     with FakeBroker() as broker:
         for start in range(0, 50, 10):
             records = [Rec(delta, b"%d" % (start + delta), b"k") for delta in range(10)]
+            at = HOUR + start
             broker.append(
-                "clicks",
-                0,
-                encode(
-                    Batch(start, records, base_timestamp=HOUR + start, max_timestamp=HOUR + start)
-                ),
+                "clicks", 0, encode(Batch(start, records, base_timestamp=at, max_timestamp=at))
             )
         yield broker
 
@@ -78,23 +74,16 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
         yield broker
 
 
-def settings_of(broker: FakeBroker | OldBroker | JafkaBroker, **source: Any) -> Settings:
+def settings_of(broker: FakeBroker | JafkaBroker, **source: Any) -> Settings:
     if isinstance(broker, JafkaBroker):
-        return plain_settings(
-            source={
-                "assume_cluster_id": "old",
-                "broker_type": "jafka",
-                "wait_for_leader_s": 0,
-                **source,
-            }
-        )
-    return plain_settings(
-        source={"bootstrap_servers": f"127.0.0.1:{broker.port}", "wait_for_leader_s": 0, **source}
-    )
+        found: dict[str, Any] = {"assume_cluster_id": "old", "broker_type": "jafka"}
+    else:
+        found = {"bootstrap_servers": f"127.0.0.1:{broker.port}"}
+    return plain_settings(source={**found, "wait_for_leader_s": 0, **source})
 
 
 def peeked(
-    broker: FakeBroker | OldBroker | JafkaBroker,
+    broker: FakeBroker | JafkaBroker,
     partition: str = "0",
     *,
     topic: str = "clicks",
@@ -102,10 +91,8 @@ def peeked(
     timeout_s: float = 0.3,
     **wanted: Any,
 ) -> tuple[list[tuple[int, bytes | None]], PeekedPartition]:
-    with open_peek(
-        settings_of(broker, **(source or {})),
-        PeekRequest(f"{topic}:{partition}", timeout_s=timeout_s, **wanted),
-    ) as log:
+    request = PeekRequest(f"{topic}:{partition}", timeout_s=timeout_s, **wanted)
+    with open_peek(settings_of(broker, **(source or {})), request) as log:
         return [(record.offset, record.value) for record in log.records()], log
 
 
@@ -129,18 +116,17 @@ def numbers(first: int, until: int) -> list[tuple[int, bytes]]:
 )
 def test_it_starts_at_an_offset_or_a_time(kafka: FakeBroker, start: Any, first: int) -> None:
     records, partition = peeked(kafka, start=start)
-    assert (records, partition.ended, partition.from_offset) == (
-        numbers(first, 50),
-        Ended.END,
-        first,
-    )
+    assert records == numbers(first, 50)
+    assert partition.ended == Ended.END
+    assert partition.from_offset == first
 
 
-def test_it_ends_at_the_count_in_the_middle_of_a_response_and_returns_the_next_offset(
-    kafka: FakeBroker,
-) -> None:
-    records, partition = peeked(kafka, start=8, most=5)
-    assert (records, partition.ended, partition.position) == (numbers(8, 13), Ended.COUNT, 13)
+@pytest.mark.parametrize("follows", [False, True])
+def test_it_ends_at_the_count_inside_a_response(kafka: FakeBroker, follows: bool) -> None:
+    records, partition = peeked(kafka, start=8, most=5, follows=follows, timeout_s=5)
+    assert records == numbers(8, 13)
+    assert partition.ended is Ended.COUNT
+    assert partition.position == 13
 
 
 def test_records_that_come_while_it_reads_are_beyond_its_end(kafka: FakeBroker) -> None:
@@ -150,25 +136,13 @@ def test_records_that_come_while_it_reads_are_beyond_its_end(kafka: FakeBroker) 
         assert log.ended is Ended.END
 
 
-def test_following_it_shows_what_comes_and_ends_when_nothing_did_in_time(kafka: FakeBroker) -> None:
-    with open_peek(
-        settings_of(kafka),
-        PeekRequest("clicks:0", start=StartAt.LATEST, follows=True, timeout_s=0.5),
-    ) as log:
-        records = log.records()
-        late = threading.Timer(
-            0.1,
-            lambda: kafka.append(
-                "clicks", 0, encode(Batch(50, [Rec(0, b"late"), Rec(1, b"later")]))
-            ),
-        )
-        late.start()
-        assert [record.value for record in records] == [b"late", b"later"]
+def test_following_it_ends_when_nothing_came_in_time(kafka: FakeBroker) -> None:
+    request = PeekRequest("clicks:0", start=StartAt.LATEST, follows=True, timeout_s=0.5)
+    new = encode(Batch(50, [Rec(0, b"late"), Rec(1, b"later")]))
+    with open_peek(settings_of(kafka), request) as log:
+        threading.Timer(0.1, lambda: kafka.append("clicks", 0, new)).start()
+        assert [record.value for record in log.records()] == [b"late", b"later"]
     assert (log.ended, log.position) == (Ended.TIME_OUT, 52)
-
-
-def test_following_it_ends_with_the_count_too(kafka: FakeBroker) -> None:
-    assert peeked(kafka, start=40, follows=True, most=3, timeout_s=5)[1].ended is Ended.COUNT
 
 
 def test_the_time_that_is_waited_counts_from_the_last_record(kafka: FakeBroker) -> None:
@@ -195,19 +169,10 @@ def test_under_read_committed_it_ends_at_the_last_stable_offset(kafka: FakeBroke
     assert peeked(kafka, source={"isolation_level": "read_uncommitted"})[0] == numbers(0, 50)
 
 
-# Every dialect
+# Jafka
 
 
-@pytest.mark.parametrize("release", ["0.8", "0.9"])
-def test_it_reads_what_brokers_held_before_there_were_record_batches(release: str) -> None:
-    with OldBroker(release).listening() as old:
-        old.log("clicks").append(*(b"%d" % number for number in range(20)))
-        assert peeked(old, start=3, most=4)[0] == numbers(3, 7)
-
-
-def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
-    jafka: JafkaBroker,
-) -> None:
+def test_a_partition_of_a_jafka_is_read_by_byte_positions(jafka: JafkaBroker) -> None:
     jafka.append("clicks", 1, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")), entry(b"world!"))
     records, partition = peeked(jafka, "3-1")
     after = 15 + len(wrapped(entry(b"a"), entry(b"b")))
@@ -215,25 +180,15 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
     assert (partition.ended, partition.position) == (Ended.END, after + 16)
 
 
-@pytest.mark.parametrize(
-    ("most", "position", "ended"),
-    [
-        (1, 15, Ended.COUNT),
-        (2, 15, Ended.INSIDE),
-        (3, 15 + len(wrapped(entry(b"a"), entry(b"b"))), Ended.COUNT),
-    ],
-)
-def test_the_requested_count_may_end_inside_a_compressed_message_and_that_is_reported(
-    jafka: JafkaBroker, most: int, position: int, ended: Ended
-) -> None:
-    jafka.append("clicks", 0, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")))
-    partition = peeked(jafka, "3-0", most=most)[1]
-    assert (partition.position, partition.ended) == (position, ended)
+def test_a_count_inside_a_compressed_message_is_reported(jafka: JafkaBroker) -> None:
+    compressed = wrapped(entry(b"a"), entry(b"b"))
+    jafka.append("clicks", 0, entry(b"hello"), compressed)
+    ends = [peeked(jafka, "3-0", most=most)[1] for most in (1, 2, 3)]
+    assert [end.ended for end in ends] == [Ended.COUNT, Ended.INSIDE, Ended.COUNT]
+    assert [end.position for end in ends] == [15, 15, 15 + len(compressed)]
 
 
-def test_the_log_of_a_jafka_is_followed_through_its_segments_though_it_never_waits(
-    jafka: JafkaBroker,
-) -> None:
+def test_a_jafka_is_followed_through_its_segments(jafka: JafkaBroker) -> None:
     jafka.append("clicks", 0, entry(b"one"))
     jafka.logs["clicks", 0].roll()
     with open_peek(settings_of(jafka), PeekRequest("clicks:3-0", follows=True, timeout_s=1)) as log:
@@ -260,9 +215,7 @@ def test_a_time_is_refused_on_a_jafka_with_the_reason(jafka: JafkaBroker) -> Non
 # Large records, little memory
 
 
-def test_a_record_larger_than_the_fetch_is_read_by_a_larger_one_and_the_next_is_small_again(
-    jafka: JafkaBroker,
-) -> None:
+def test_a_larger_record_is_read_by_a_larger_fetch(jafka: JafkaBroker) -> None:
     jafka.append("clicks", 0, entry(b"small"), entry(b"x" * 300_000), *[entry(b"y" * 9_000)] * 5)
     records, _ = peeked(jafka, "3-0", source={"fetch_max_bytes": 10_000})
     assert [len(value or b"") for _, value in records] == [5, 300_000, *[9_000] * 5]
@@ -303,26 +256,20 @@ def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBro
         ({"start": 51}, SettingsError, "Offset 51 is not in the log, which has 0 to 50.*--from"),
     ],
 )
-def test_a_missing_partition_or_offset_is_reported_with_the_existing_ones(
+def test_a_missing_partition_is_reported_with_the_existing_ones(
     kafka: FakeBroker, wanted: dict[str, Any], kind: type[EtlError], match: str
 ) -> None:
     with pytest.raises(kind, match=match):
         peeked(kafka, **wanted)
 
 
-def test_a_partition_of_a_jafka_needs_its_broker_and_one_that_is_away_is_hinted_at(
-    jafka: JafkaBroker,
-) -> None:
+def test_a_partition_of_a_jafka_needs_its_broker(jafka: JafkaBroker) -> None:
     jafka.append("clicks", 0, entry(b"hello"))
-    with pytest.raises(
-        SettingsError, match="Pass BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka"
-    ):
+    text = "Pass BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka"
+    with pytest.raises(SettingsError, match=text):
         peeked(jafka, "0")
-    with pytest.raises(
-        SettingsError,
-        match="has no partition 4-0.*its partitions: 3-0, 3-1; partitions of an unreachable broker "
-        "are unknown",
-    ):
+    text = "no partition 4-0.*: 3-0, 3-1; partitions of an unreachable broker are unknown"
+    with pytest.raises(SettingsError, match=text):
         peeked(jafka, "4-0")
 
 
@@ -342,9 +289,7 @@ def test_a_leader_that_moved_is_found_again(kafka: FakeBroker) -> None:
     assert peeked(kafka, timeout_s=5)[0] == numbers(0, 50)
 
 
-def test_a_lasting_rejection_is_raised_at_the_deadline_and_a_permanent_one_at_once(
-    kafka: FakeBroker,
-) -> None:
+def test_a_permanent_rejection_is_raised_at_once(kafka: FakeBroker) -> None:
     kafka.log("clicks").refusals.extend([6] * 100)
     with pytest.raises(BrokerError, match="NOT_LEADER"):
         peeked(kafka, source={"request_timeout_s": 0.3}, timeout_s=10)
@@ -355,24 +300,19 @@ def test_a_lasting_rejection_is_raised_at_the_deadline_and_a_permanent_one_at_on
     assert not kafka.log("clicks").refusals
 
 
-def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_reported(
-    kafka: FakeBroker,
-) -> None:
+def test_a_start_or_end_that_moves_past_it_is_reported(kafka: FakeBroker) -> None:
     def while_it_reads(change: Callable[[], None]) -> None:
-        with open_peek(
-            settings_of(kafka, fetch_max_bytes=1024),
-            PeekRequest("clicks:0", start=5, follows=True, timeout_s=5),
-        ) as log:
-            records = log.records()
+        request = PeekRequest("clicks:0", start=5, follows=True, timeout_s=5)
+        with open_peek(settings_of(kafka, fetch_max_bytes=1024), request) as peek:
+            records = peek.records()
             next(records)
             change()
             list(itertools.islice(records, 100))
 
     log = kafka.log("clicks")
     for number in range(50, 3000, 50):
-        kafka.append(
-            "clicks", 0, encode(Batch(number, [Rec(delta, b"x" * 10) for delta in range(50)]))
-        )
+        records = [Rec(delta, b"x" * 10) for delta in range(50)]
+        kafka.append("clicks", 0, encode(Batch(number, records)))
     with pytest.raises(ExpiredOffsets, match="deleted by retention.*log_start_offset 2000"):
         while_it_reads(lambda: setattr(log, "log_start", 2000))
     log.log_start = 0

@@ -1,4 +1,4 @@
-"""Topics that brokers report while a cluster restarts."""
+"""Topics that brokers do not report, or keep from us, while a cluster restarts or permissions change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from etl.run.discovery import Discovery, describe_registered_topics, with_denied
 from etl.settings.source import TopicFilter
 from tests.builders import kafka_named, plain_plan, plain_settings
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import METADATA, FakeBroker
+from tests.fakes.broker import METADATA, FakeBroker, as_it_is
 
 LOGS = (TopicPartition("early", 0), TopicPartition("late", 0))
 
@@ -34,36 +34,29 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
-@pytest.mark.parametrize("requests", [["early", "late"], ["late"], None])
+@pytest.mark.parametrize("requested", [["early", "late"], ["late"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3, 4])
-def test_a_registered_topic_that_the_broker_does_not_know_yet_is_waited_for(
-    broker: FakeBroker, cluster: Cluster, requests: list[str] | None, answers_before: int
+def test_a_registered_topic_is_waited_for(
+    broker: FakeBroker, cluster: Cluster, requested: list[str] | None, answers_before: int
 ) -> None:
     def answers_and_gets_the_topic(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(frame)
         broker.append("late", 0, encode(Batch(0, [Rec(0)])))
 
-    broker.script[METADATA].extend(
-        [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
-        + [answers_and_gets_the_topic]
-    )
+    acts = [as_it_is] * (answers_before - 1) + [answers_and_gets_the_topic]
+    broker.script[METADATA].extend(acts)
+    registered = requested or ["early", "late"]
     reported = describe_registered_topics(
-        cluster,
-        requests,
-        lambda reported: ["early", "late"] if requests != ["late"] else ["late"],
-        wait_s=30,
+        cluster, requested, lambda reported: registered, wait_s=30
     )
-    assert {partition.topic for partition in reported.leaders} == set(requests or ["early", "late"])
+    assert {partition.topic for partition in reported.leaders} == set(registered)
 
 
 def test_a_topic_that_the_brokers_never_report_is_a_transient_error(cluster: Cluster) -> None:
-    with pytest.raises(
-        BrokerUnreachable,
-        match="do not report a topic and 1 more that is registered in ZooKeeper.*late",
-    ):
-        describe_registered_topics(
-            cluster, None, lambda reported: ["early", "late", "later"], wait_s=0.3
-        )
+    text = "do not report a topic and 1 more that is registered in ZooKeeper.*late"
+    registered = ["early", "late", "later"]
+    with pytest.raises(BrokerUnreachable, match=text):
+        describe_registered_topics(cluster, None, lambda reported: registered, wait_s=0.3)
 
 
 def test_an_unregistered_topic_is_missing_at_once(broker: FakeBroker, cluster: Cluster) -> None:
@@ -74,50 +67,38 @@ def test_an_unregistered_topic_is_missing_at_once(broker: FakeBroker, cluster: C
     assert [each for each, _ in broker.requests].count(METADATA) == 1
 
 
-def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_wait_unseen(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_topic_without_permission_is_refused(broker: FakeBroker, cluster: Cluster) -> None:
     broker.append("late", 0, encode(Batch(0, [Rec(0)])))
     broker.world.kept_from_us.add("late")
     every = TopicFilter(topics=("[a-z]+",))
     reported = cluster.describe(None)
     assert chosen_topics(reported, every).topics.keys() == {"early"}
-    with pytest.raises(
-        PermissionDenied,
-        match=r"do not let us read the topic \(topic late.*Describe and Read\. If the topic was "
-        r"deleted",
-    ):
-        chosen_topics(with_denied_topics(cluster, reported, ["early", "late", "deleted"]), every)
+    denied = with_denied_topics(cluster, reported, ["early", "late", "deleted"])
+    text = r"let us read the topic \(topic late.*Describe and Read\. If the topic was deleted"
+    with pytest.raises(PermissionDenied, match=text):
+        chosen_topics(denied, every)
 
 
-def test_a_deleted_topic_that_was_read_is_not_created_by_a_request(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_request_creates_no_deleted_topic(broker: FakeBroker, cluster: Cluster) -> None:
     reported = cluster.describe(None)
     assert with_denied_topics(cluster, reported, ["early", "deleted"]) == reported
     request_count = len(broker.requests)
-    assert (
-        with_denied_topics(cluster, reported, ["early"]) == reported
-        and len(broker.requests) == request_count
-    )
+    assert with_denied_topics(cluster, reported, ["early"]) == reported
+    assert len(broker.requests) == request_count
 
 
-def test_a_leader_without_our_listener_is_no_partition_without_a_leader(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_leader_without_our_listener_is_named(broker: FakeBroker, cluster: Cluster) -> None:
     broker.world.refused_leaders["early", 0] = 72
     with pytest.raises(SettingsError, match="that leads the partition has no listener") as error:
         chosen_topics(cluster.describe(None), TopicFilter(topics=("early",)))
-    assert error.value.where["key"] == "source.listener" and (
-        error.value.where["topic"],
-        error.value.where["partition"],
-    ) == ("early", 0)
+    assert error.value.where["key"] == "source.listener"
+    assert (error.value.where["topic"], error.value.where["partition"]) == ("early", 0)
     broker.world.refused_leaders["early", 0] = 5
     assert chosen_topics(cluster.describe(None), TopicFilter(topics=("early",))).leaderless
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_others(
+def test_a_paused_topic_without_permission_stops_no_run(
     broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_paused: bool
 ) -> None:
     broker.world.kept_from_us.add("late")
@@ -140,7 +121,7 @@ def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_o
         (["early", "late"], "late", {"early", "late"}),
     ],
 )
-def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
+def test_the_doctor_describes_the_topics_of_a_run(
     broker: FakeBroker,
     monkeypatch: pytest.MonkeyPatch,
     allow: list[str],

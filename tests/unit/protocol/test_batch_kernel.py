@@ -23,16 +23,7 @@ from etl.errors import CorruptData, RecordTooLarge
 from etl.model.plans import GAPS_KEPT
 from etl.records import arrow_buffers, batch_kernel
 from etl.records.batch_kernel import MAX_RECORD_HEADERS
-from tests.fakes.batches import (
-    Batch,
-    Codec,
-    Rec,
-    answer,
-    compress,
-    control,
-    encode,
-    varint,
-)
+from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, varint
 from tests.fakes.logs import cursor_of, encoded, headers, logs, rows_between, rows_in
 
 MINUS_ONE, BIG = varint(-1), varint(2**31 - 1)
@@ -120,11 +111,9 @@ def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
     rows_in(cursor, encode(Batch(0, records)))
     result = cursor.result
     assert result.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
-    assert (result.rows, result.missing_offsets, result.gaps_complete) == (
-        GAPS_KEPT + 5,
-        GAPS_KEPT + 5,
-        False,
-    )
+    assert result.rows == GAPS_KEPT + 5
+    assert result.missing_offsets == GAPS_KEPT + 5
+    assert result.gaps_complete is False
 
 
 def test_gaps_of_neighbouring_reasons_are_merged() -> None:
@@ -201,17 +190,13 @@ def test_a_cache_file_that_was_cut_off_does_no_harm(called: Path) -> None:
     assert call_elsewhere(called / "package.zip", called / "home") == "8 10\n"
 
 
-def test_inside_a_zip_without_a_home_to_write_to_a_kernel_still_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_zipped", [True, False])
+def test_a_kernel_works_without_any_folder_to_write_to(tmp_path: Path, is_zipped: bool) -> None:
     (tmp_path / "no_folder").touch()
-    assert call_elsewhere(zipped(tmp_path), tmp_path / "no_folder") == "8 10\n"
-
-
-def test_unpacked_without_any_folder_to_write_to_a_kernel_still_works(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "doubled.py").write_text(_DOUBLED)
-    (tmp_path / "site" / "__pycache__").touch()
-    (tmp_path / "no_folder").touch()
-    assert call_elsewhere(tmp_path / "site", tmp_path / "no_folder") == "8 10\n"
+    path = zipped(tmp_path) if is_zipped else tmp_path
+    (tmp_path / "doubled.py").write_text(_DOUBLED)
+    (tmp_path / "__pycache__").touch()
+    assert call_elsewhere(path, tmp_path / "no_folder") == "8 10\n"
 
 
 def test_the_kernels_of_this_package_can_be_kept() -> None:
@@ -239,23 +224,14 @@ def test_a_record_with_more_headers_than_sparks_memory_takes_is_named_itself(cod
 
 
 def test_the_neighbours_of_a_rejected_record_are_read_without_it() -> None:
-    batch = encode(
-        Batch(
-            40,
-            [large(0, 5), large(1, MAX_RECORD_HEADERS + 1), large(2, 1, bytes(3000))],
-            Codec.ZSTD,
-        )
-    )
-    with pytest.raises(RecordTooLarge) as caught:
-        rows_in(cursor_of(40, 43, max_record_bytes=2000), batch)
-    first = caught.value.where["offset"]
-    with pytest.raises(RecordTooLarge) as caught:
-        rows_in(cursor_of(first + 1, 43, max_record_bytes=2000), batch)
-    second = caught.value.where["offset"]
-    assert (first, second) == (41, 42)
-    assert [
-        row["offset"] for row in rows_in(cursor_of(40, first, max_record_bytes=2000), batch)
-    ] == [40]
+    records = [large(0, 5), large(1, MAX_RECORD_HEADERS + 1), large(2, 1, bytes(3000))]
+    batch = encode(Batch(40, records, Codec.ZSTD))
+    for start, rejected in ((40, 41), (42, 42)):
+        with pytest.raises(RecordTooLarge) as caught:
+            rows_in(cursor_of(start, 43, max_record_bytes=2000), batch)
+        assert caught.value.where["offset"] == rejected
+    rows = rows_in(cursor_of(40, 41, max_record_bytes=2000), batch)
+    assert [row["offset"] for row in rows] == [40]
 
 
 @pytest.mark.parametrize(
@@ -269,9 +245,7 @@ def test_the_neighbours_of_a_rejected_record_are_read_without_it() -> None:
 @pytest.mark.parametrize(
     ("more", "refused"), [(b"", False), (b"x", True)], ids=["at the bound", "a byte more"]
 )
-def test_a_record_larger_than_its_bound_is_named_itself(
-    record: Rec, more: bytes, refused: bool
-) -> None:
+def test_a_record_beyond_its_bound_is_named(record: Rec, more: bytes, refused: bool) -> None:
     record = replace(record, value=(record.value or b"") + more)
     records = encode(Batch(7, [Rec(0, bytes(1900)), record, Rec(3, bytes(1900))], Codec.GZIP))
     if not refused:
@@ -296,7 +270,7 @@ def test_what_no_chosen_column_holds_may_be_of_any_size() -> None:
     st.integers(1, 9),
     st.data(),
 )
-def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_result_are_the_same(
+def test_the_cut_into_arrow_batches_changes_no_row(
     batches: list[Batch], bound: str, limit: int, data: st.DataObject
 ) -> None:
     start, until = batches[0].base_offset, batches[-1].last_offset + 1
@@ -312,9 +286,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_result_are_t
     ("bound", "limit", "sizes"),
     [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2]), ("MOST_HEADERS", 3, [2, 2, 1])],
 )
-def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(
-    bound: str, limit: int, sizes: list[int]
-) -> None:
+def test_an_arrow_batch_has_three_bounds(bound: str, limit: int, sizes: list[int]) -> None:
     records = encode(
         Batch(
             0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4
@@ -341,9 +313,7 @@ def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_
     assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]
 
 
-def test_keys_and_headers_of_an_arrow_batch_stay_what_they_are_while_what_follows_is_decoded() -> (
-    None
-):
+def test_arrow_batches_stay_while_the_next_is_decoded() -> None:
     """The room that a thread decodes them into is used again."""
     given = [
         Rec(delta, b"v", b"key-%d" % delta, ((b"name-%d" % delta, b"header-%d" % delta),))

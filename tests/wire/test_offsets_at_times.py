@@ -1,5 +1,5 @@
-"""The offset of a time: a leader's answer that there is none is accepted if the end of the log
-confirms it.
+"""The offset of a time: an answer that no record is that late is accepted only if the end of the
+partition confirms it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,12 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def fill(broker: FakeBroker, *times: int, partition: int = 0, size: int = 1) -> FakeLog:
-    topic_partition = broker.log("demo", partition)
+    found = broker.log("demo", partition)
     for when in times:
-        broker.append(
-            "demo",
-            partition,
-            encode(
-                Batch(
-                    topic_partition.log_end,
-                    [Rec(0, b"x" * size)],
-                    base_timestamp=when,
-                    max_timestamp=when,
-                )
-            ),
-        )
-    return topic_partition
+        records = [Rec(0, b"x" * size)]
+        one = Batch(found.log_end, records, base_timestamp=when, max_timestamp=when)
+        broker.append("demo", partition, encode(one))
+    return found
 
 
 def requests_of(broker: FakeBroker, key: int) -> int:
@@ -57,7 +48,7 @@ BEFORE_3_0 = (0, 6)
 @pytest.mark.parametrize("last_ms", [NOON, NOON + 5, -1], ids=["as late", "later", "no timestamp"])
 @pytest.mark.parametrize("isolation", Isolation)
 @pytest.mark.parametrize("spoken", [(0, 9), BEFORE_3_0], ids=["3.9", "2.8"])
-def test_a_word_that_nothing_is_that_late_is_not_believed_where_the_last_record_may_be(
+def test_no_record_is_not_believed_where_the_last_one_may_be_late(
     broker: FakeBroker,
     cluster: Cluster,
     last_ms: int,
@@ -73,9 +64,7 @@ def test_a_word_that_nothing_is_that_late_is_not_believed_where_the_last_record_
         cluster.first_at({LOG: NOON}, isolation=isolation)
 
 
-def test_a_word_is_not_believed_where_a_record_is_as_late_though_the_last_one_is_earlier(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_an_earlier_last_record_confirms_nothing(broker: FakeBroker, cluster: Cluster) -> None:
     fill(broker, -1, NOON + 5, NOON - 9).finds_no_time = True
     with pytest.raises(SettingsError, match="the partition does not confirm it"):
         cluster.offsets_at({LOG: NOON})
@@ -84,44 +73,34 @@ def test_a_word_is_not_believed_where_a_record_is_as_late_though_the_last_one_is
     assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 0}
 
 
-def test_a_word_is_believed_where_no_record_is_that_late_though_the_last_one_has_no_timestamp(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_largest_timestamp_confirms_it(broker: FakeBroker, cluster: Cluster) -> None:
     fill(broker, NOON - 9, -1)
     fill(broker, -1, -1, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 2}
     assert requests_of(broker, FETCH) == 0, "no fetch is needed where the broker looks up times"
 
 
-def test_a_last_message_of_a_format_without_timestamps_bears_nothing_out(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_message_without_timestamp_confirms_nothing(broker: FakeBroker, cluster: Cluster) -> None:
     broker.append("demo", 0, encode_logical([Msg(0, b"a")], 0))
     broker.log("demo", 0).finds_no_time = True
     with pytest.raises(SettingsError, match="the partition does not confirm it"):
         cluster.offsets_at({LOG: NOON})
 
 
-def test_a_start_that_may_be_earlier_passes_nothing_over_where_the_word_is_not_believed(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_an_earlier_start_leaves_nothing_out(broker: FakeBroker, cluster: Cluster) -> None:
     fill(broker, -1, -1, NOON + 5).finds_no_time = True
     fill(broker, NOON - 5, NOON + 5, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 0, OTHER: 1}
 
 
-def test_a_start_that_may_be_earlier_is_the_log_start_if_brokers_do_not_report_segments(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_without_segments_it_starts_at_the_log_start(broker: FakeBroker, cluster: Cluster) -> None:
     broker.versions[LIST_OFFSETS] = (1, 10)
     partition = fill(broker, -1, -1, NOON + 5)
     partition.finds_no_time, partition.log_start = True, 1
     assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 1}
 
 
-def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_an_empty_partition_confirms_it(broker: FakeBroker, cluster: Cluster) -> None:
     partition = fill(broker, NOON - 9, NOON - 1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 0}
     assert cluster.first_at({LOG: NOON, OTHER: NOON}) == {LOG: None, OTHER: None}
@@ -152,26 +131,18 @@ def test_a_record_that_arrives_during_the_requests_is_found(
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
 
 
-def test_a_record_after_an_open_transaction_makes_no_answer_doubtful(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_an_open_transaction_causes_no_doubt(broker: FakeBroker, cluster: Cluster) -> None:
     fill(broker, NOON - 1, NOON + 5).last_stable = 1
     assert cluster.first_at({LOG: NOON}) == {LOG: None}
 
 
-def test_the_ends_of_many_logs_are_read_in_one_request_and_large_ones_alone(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_ends_are_read_by_few_requests(broker: FakeBroker, cluster: Cluster) -> None:
     broker.versions[LIST_OFFSETS] = BEFORE_3_0
-    partitions = {TopicPartition("demo", number): NOON for number in range(20)}
-    for partition in partitions:
-        fill(
-            broker,
-            NOON - 2,
-            partition=partition.partition,
-            size=2 * MIB if partition.partition in (3, 4) else 9,
-        )
-    assert cluster.offsets_at(partitions) == dict.fromkeys(partitions, 1)
+    for number in range(20):
+        fill(broker, NOON - 2, partition=number, size=2 * MIB if number in (3, 4) else 9)
+    partitions = [TopicPartition("demo", number) for number in range(20)]
+    found = cluster.offsets_at(dict.fromkeys(partitions, NOON))
+    assert found == dict.fromkeys(partitions, 1)
     assert 1 <= requests_of(broker, FETCH) <= 3
 
 
@@ -182,9 +153,7 @@ def test_ends_are_read_again_if_the_broker_throttles(broker: FakeBroker, cluster
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
 
 
-def test_a_log_of_a_format_that_cannot_be_searched_starts_with_the_last_segment_written_by_then(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_old_formats_start_with_a_segment(broker: FakeBroker, cluster: Cluster) -> None:
     fill(broker, *[-1] * 9).segments = [(0, NOON - 9), (4, NOON - 1), (7, NOON + 9)]
     fill(broker, NOON - 5, NOON + 5, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 4, OTHER: 1}

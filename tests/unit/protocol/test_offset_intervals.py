@@ -45,9 +45,7 @@ OLD_TOPICS = st.sampled_from(
 
 
 @given(OLD_TOPICS, st.integers(0, 99), st.integers(0, 99))
-def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(
-    topic: str, broker: int, start: int
-) -> None:
+def test_any_topic_name_is_parsed(topic: str, broker: int, start: int) -> None:
     partition = TopicPartition(topic, 0, broker)
     assert parse_partition(render_partition(partition)) == partition
     assert parse_interval(render_intervals([(partition, start, start + 9)])) == (
@@ -66,9 +64,7 @@ def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(
         max_size=4,
     )
 )
-def test_stretches_are_named_as_they_are_parsed(
-    found: list[tuple[TopicPartition, int, int]],
-) -> None:
+def test_intervals_are_parsed_as_rendered(found: list[tuple[TopicPartition, int, int]]) -> None:
     assert parse_intervals(render_intervals(found)) == tuple(found)
 
 
@@ -103,5 +99,5 @@ def test_the_partition_of_a_physical_log_is_broker_and_partition() -> None:
         "clicks:1:-2-3",
     ],
 )
-def test_anything_else_names_no_stretch(text: str) -> None:
+def test_anything_else_is_no_interval(text: str) -> None:
     assert parse_interval(text) is None

@@ -1,4 +1,4 @@
-"""`etl records consume` as a member of a group: output, committed offsets, and its end."""
+"""The command `etl records consume` as a member of a group: output, committed offsets, and its end."""
 
 from __future__ import annotations
 
@@ -50,19 +50,14 @@ def committed(broker: FakeCoordinator) -> dict[tuple[str, int], int]:
     }
 
 
-def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_committed(
-    broker: FakeCoordinator, conf: Path
-) -> None:
+def test_a_line_is_shown_and_nothing_committed(broker: FakeCoordinator, conf: Path) -> None:
     result = tail(conf, "-n", "6")
     fields = sorted(line.split("\t") for line in result.out.splitlines())
-    assert (result.code, len(fields), fields[0]) == (
-        0,
-        6,
-        ["clicks", "0", "0", AT, "k", '{"n": 0}', ""],
-    )
-    assert (
-        result.err == "etl: as a member of lookers: clicks\netl: 6 records; the requested number\n"
-    )
+    assert result.code == 0
+    assert len(fields) == 6
+    assert fields[0] == ["clicks", "0", "0", AT, "k", '{"n": 0}', ""]
+    text = "etl: as a member of lookers: clicks\netl: 6 records; the requested number\n"
+    assert result.err == text
     assert not broker.world.committed and not broker.group.members
 
 
@@ -71,71 +66,53 @@ def test_one_document_for_a_program(conf: Path) -> None:
         conf, "--topic", "clicks", "--timeout", "400ms", "--json", "--value-format", "json"
     )
     document = result.document
-    assert (
-        result.code,
-        document["group"],
-        document["topics"],
-        document["shown"],
-        document["ended"],
-    ) == (0, "lookers", ["clicks"], 6, "no further record within --timeout")
+    assert result.code == 0
+    assert document["group"] == "lookers"
+    assert document["topics"] == ["clicks"]
+    assert document["shown"] == 6
+    assert document["ended"] == "no further record within --timeout"
     assert {
         (one["topic"], one["partition"], one["offset"], one["value"]["n"])
         for one in document["records"]
     } == {("clicks", partition, offset, offset) for partition in range(2) for offset in range(3)}
 
 
-def test_with_a_commit_the_group_continues_after_the_shown_records(
-    broker: FakeCoordinator, conf: Path
-) -> None:
+def test_with_commits_the_group_continues_after_them(broker: FakeCoordinator, conf: Path) -> None:
     assert tail(conf, "-n", "4", "--commit").code == 0
     assert sorted(committed(broker).values()) == [1, 3]
     assert len(tail(conf, "--timeout", "400ms", "--commit").out.splitlines()) == 2
     assert committed(broker) == {("lookers", 0): 3, ("lookers", 1): 3}
 
 
-def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(
-    broker: FakeCoordinator, conf: Path
-) -> None:
-    refused(
-        run_etl("records", "consume", str(conf), "--group", "group", "--json"),
-        2,
-        "is the pipeline's own group, and its offsets follow the table",
-        "`etl records show`",
-    )
+def test_the_groups_of_the_pipeline_are_refused(conf: Path) -> None:
+    own = run_etl("records", "consume", str(conf), "--group", "group", "--json")
+    text = "is the pipeline's own group, and its offsets follow the table"
+    refused(own, 2, text, "`etl records show`")
+    conf.write_text(conf.read_text().replace("group: group", "group: group\nmirror_group: lookers"))
+    refused(tail(conf, "--json"), 2, "mirror_group")
+
+
+def test_a_rejected_join_is_reported(broker: FakeCoordinator, conf: Path) -> None:
     broker.refusals[JOIN].append(23)
     assert "INCONSISTENT_GROUP_PROTOCOL" in tail(conf, "-n", "1").err
     assert tail(conf, "--topic", "nothing", "--timeout", "400ms").code == 0, "a topic may come"
 
 
-def test_the_group_of_the_pipelines_mirror_is_rejected_too(conf: Path) -> None:
-    conf.write_text(conf.read_text().replace("group: group", "group: group\nmirror_group: lookers"))
-    refused(tail(conf, "--json"), 2, "mirror_group")
-
-
-def test_what_the_group_takes_to_settle_is_no_time_in_which_nothing_came(
-    broker: FakeCoordinator, conf: Path
-) -> None:
+def test_the_time_of_a_join_is_no_timeout(broker: FakeCoordinator, conf: Path) -> None:
     broker.refusals[JOIN].extend([27] * 4)
     assert tail(conf, "--timeout", "300ms").out.count("\n") == 6
 
 
-def test_an_expired_offset_is_reported_with_the_names_of_the_command(
-    broker: FakeCoordinator, conf: Path
-) -> None:
+def test_an_expired_offset_names_commands(broker: FakeCoordinator, conf: Path) -> None:
     broker.world.committed["lookers", "clicks", 0] = (0, "")
     broker.log("clicks", 0).log_start = 2
     result = tail(conf, "--timeout", "5s")
-    assert (
-        result.code == 5
-        and "deleted by retention" in result.err
-        and "etl records show" in result.err
-        and "seek" not in result.err
-    )
+    assert result.code == 5
+    assert "deleted by retention" in result.err and "etl records show" in result.err
+    assert "seek" not in result.err
 
 
-def test_ctrl_c_leaves_the_group_and_closes_the_document(
-    broker: FakeCoordinator, conf: Path
-) -> None:
+def test_ctrl_c_leaves_the_group(broker: FakeCoordinator, conf: Path) -> None:
     def press() -> None:
         assert wait_until(lambda: len(broker.fetched) >= 3, 20), (
             "all is shown, and it waits for more"
@@ -147,9 +124,6 @@ def test_ctrl_c_leaves_the_group_and_closes_the_document(
     result = tail(conf, "--json", "--commit")
     pressing.join()
     assert (result.code, result.document["ended"], result.document["shown"]) == (130, "stopped", 6)
-    assert (
-        result.err
-        == "etl: Stopped. The group continues after the printed records\n     A retry may help\n"
-    )
+    assert result.err.startswith("etl: Stopped. The group continues after the printed records\n")
     assert not broker.group.members
     assert sum(committed(broker).values()) == 6

@@ -46,37 +46,31 @@ def bytes_requested(broker: JafkaBroker) -> int:
 
 
 def test_each_offset_of_a_log_is_verified_for_itself(broker: JafkaBroker) -> None:
-    sizes = [len(each) for each in (entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))]
-    end = broker.append("clicks", 0, entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))
-    starts = [0, sizes[0], sizes[0] + sizes[1]]
-    for one in [
-        one for at in range(1, end, 8) for one in looked(broker, *range(at, min(at + 8, end)))
-    ]:
-        if one.offset in starts:
-            assert one == LookedAt(one.offset, True)
-            continue
-        around = max(start for start in starts if start < one.offset)
-        assert (one.is_entry, one.before, one.after) == (
-            False,
-            around,
-            [*starts, end][starts.index(around) + 1],
-        )
-        assert one.wrong
+    entries = [entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT)]
+    end = broker.append("clicks", 0, *entries)
+    starts = [0, len(entries[0]), len(entries[0]) + len(entries[1]), end]
+    for at in range(1, end, 8):
+        for one in looked(broker, *range(at, min(at + 8, end))):
+            if one.offset in starts:
+                assert one == LookedAt(one.offset, True)
+                continue
+            before = max(start for start in starts if start < one.offset)
+            assert one.is_entry is False and one.wrong
+            assert one.before == before
+            assert one.after == starts[starts.index(before) + 1]
 
 
-def test_a_payload_that_holds_messages_does_not_pass_for_the_log(broker: JafkaBroker) -> None:
+def test_messages_in_a_payload_are_none_of_the_partition(broker: JafkaBroker) -> None:
     copy = entry(b"one") + entry(b"two")
     end = broker.append("clicks", 0, entry(TEXT), entry(copy), entry(TEXT))
     inside = len(entry(TEXT)) + 10 + len(entry(b"one"))
     [one] = looked(broker, inside)
-    assert (one.is_entry, one.before, one.after) == (
-        False,
-        len(entry(TEXT)),
-        end - len(entry(TEXT)),
-    )
+    assert one.is_entry is False
+    assert one.before == len(entry(TEXT))
+    assert one.after == end - len(entry(TEXT))
 
 
-def test_an_offset_too_far_from_a_boundary_is_verified_by_its_checksum_only(
+def test_a_far_offset_is_verified_by_its_checksum(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
@@ -91,9 +85,7 @@ def test_an_offset_too_far_from_a_boundary_is_verified_by_its_checksum_only(
     assert (one.is_entry, one.before, one.after) == (False, None, None)
 
 
-def test_the_scan_skips_messages_larger_than_one_response_without_their_bytes(
-    broker: JafkaBroker,
-) -> None:
+def test_the_scan_skips_large_messages(broker: JafkaBroker) -> None:
     broker.max_message_bytes = 10 << 20
     large = entry(b"x" * (5 << 20))
     broker.append("clicks", 0, large, entry(TEXT), entry(TEXT))
@@ -111,16 +103,12 @@ def test_a_message_larger_than_the_first_read_is_read_whole(broker: JafkaBroker)
     assert len(large) < bytes_requested(broker) < 3 * len(large)
 
 
-def test_bytes_that_are_too_few_to_be_a_message_are_none_however_far_the_walk_would_be(
-    broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_bytes_are_no_message(broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
     end = broker.append("clicks", 0, entry(b"x" * 6000), entry(b"\0" * 30))
     for one in looked(broker, *range(end - 8, end)):
-        assert (one.is_entry, one.wrong) == (
-            False,
-            f"there are {end - one.offset} bytes before {end}, and none is so small",
-        )
+        assert one.is_entry is False
+        assert one.wrong == f"there are {end - one.offset} bytes before {end}, and none is so small"
 
 
 def test_no_message_reaches_beyond_its_segment(
@@ -133,19 +121,21 @@ def test_no_message_reaches_beyond_its_segment(
     segment = broker.append("clicks", 0, entry(b"x" * 4990)) - 5000
     inside = segment - len(claims_more)
     [one] = looked(broker, inside, until=segment)
-    assert (one.is_entry, one.wrong) == (
-        False,
-        f"it would reach to {inside + 4004}, beyond {segment}, where its segment or the log ends",
+    assert one.is_entry is False
+    assert (
+        one.wrong
+        == f"it would reach to {inside + 4004}, beyond {segment}, where its segment or the log ends"
     )
     for unseen in (inside, segment - 1, segment - 3):  # the broker named the log's end alone
         [one] = looked(broker, unseen)
-        assert (one.is_entry, one.wrong) == (
-            False,
-            f"there are {segment - unseen} bytes before its segment ends, and no whole message",
+        assert one.is_entry is False
+        assert (
+            one.wrong
+            == f"there are {segment - unseen} bytes before its segment ends, and no whole message"
         )
 
 
-def test_a_message_larger_than_the_read_limit_is_unverified_unless_the_scan_reaches_it(
+def test_a_message_beyond_the_limit_is_unverified(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
@@ -170,9 +160,7 @@ def test_without_bytes_from_the_broker_the_offset_is_unverified(broker: JafkaBro
     assert looked(broker, 5) == [LookedAt(5, None, "the broker returned no bytes from there")]
 
 
-def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_message(
-    broker: JafkaBroker,
-) -> None:
+def test_the_start_of_a_plan_is_not_walked_to(broker: JafkaBroker) -> None:
     broker.append("clicks", 0, *(entry(TEXT) for _ in range(1000)))
     assert looked(broker, 900 * len(entry(TEXT)), is_kept=True) == [
         LookedAt(900 * len(entry(TEXT)), True)
@@ -180,64 +168,39 @@ def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_messa
     assert bytes_requested(broker) == cluster_requests.FIRST_REQUEST_BYTES
 
 
-def test_all_logs_of_a_broker_are_verified_by_one_request_and_scanned_by_another(
-    broker: JafkaBroker,
-) -> None:
+def test_partitions_are_verified_by_two_requests(broker: JafkaBroker) -> None:
+    size = len(entry(TEXT))
     for number in (0, 1):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(4)))
     doubted = [
-        UnverifiedOffset(partition, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT)))
-        for number, partition in enumerate((LOG, OTHER))
+        UnverifiedOffset(LOG, 2 * size, 0, 4 * size),
+        UnverifiedOffset(OTHER, 2 * size + 1, 0, 4 * size),
     ]
     leader = Leader(Broker(7, "127.0.0.1", broker.port, "jafka"))
     with Cluster([("127.0.0.1", broker.port)], generation="jafka") as cluster:
         found = cluster.looked_at(doubted, {LOG: leader, OTHER: leader})
         assert cluster.looked_at((), {}) == {}
     assert [len(body) > 2 for kind, body in broker.requests if kind == MULTIFETCH].count(True) == 2
-    assert {partition: one.is_entry for partition, (one,) in found.items()} == {
-        LOG: True,
-        OTHER: False,
-    }
+    assert [found[one][0].is_entry for one in (LOG, OTHER)] == [True, False]
 
 
-def test_logs_are_scanned_together_and_of_many_misaligned_ones_a_few_are_reported_in_full(
-    broker: JafkaBroker,
-) -> None:
+def test_few_of_many_misaligned_offsets_are_reported_in_full(broker: JafkaBroker) -> None:
     broker.counts["clicks"] = 40
     for number in range(40):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(400)))
-    size, partitions = (
-        len(entry(TEXT)),
-        [TopicPartition("clicks", number, 7) for number in range(40)],
-    )
+    size = len(entry(TEXT))
+    partitions = [TopicPartition("clicks", number, 7) for number in range(40)]
+
+    def verified(offset: int) -> dict[TopicPartition, LookedAt]:
+        doubted = [UnverifiedOffset(one, offset, 0, 400 * size) for one in partitions]
+        return dict(verify_offsets(consumer, doubted))
+
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         request_count = len(broker.requests)
-        found = dict(
-            verify_offsets(
-                consumer,
-                [
-                    UnverifiedOffset(partition, 300 * size, 0, 400 * size)
-                    for partition in partitions
-                ],
-            )
-        )
-        assert {one.is_entry for one in found.values()} == {True}
+        assert {one.is_entry for one in verified(300 * size).values()} == {True}
         assert len(broker.requests) - request_count == 3  # a greeting, a look and a walk
-        found = dict(
-            verify_offsets(
-                consumer,
-                [
-                    UnverifiedOffset(partition, 300 * size + 1, 0, 400 * size)
-                    for partition in partitions
-                ],
-            )
-        )
+        found = verified(300 * size + 1)
     assert {one.is_entry for one in found.values()} == {False}
-    assert (
-        sorted(
-            partition
-            for partition, one in found.items()
-            if one.before == 300 * size and one.after == 301 * size
-        )
-        == partitions[:16]
-    )
+    around = (300 * size, 301 * size)
+    in_full = [at for at, one in found.items() if (one.before, one.after) == around]
+    assert sorted(in_full) == partitions[:16]

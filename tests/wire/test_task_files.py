@@ -1,5 +1,5 @@
-"""What one task does that writes its rows itself, against a fake broker and without Spark: its
-files, its range results, and what stops it.
+"""A task that writes its rows itself, against a fake broker and without Spark: its files, its range
+results, and what stops it.
 """
 
 from __future__ import annotations
@@ -75,41 +75,26 @@ def failure_of(broker: FakeBroker, root: Path, partition_by: tuple[str, ...] = (
     return found
 
 
-def test_ranges_of_a_task_share_a_file_and_each_has_a_result(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_ranges_of_a_task_share_a_file(broker: FakeBroker, tmp_path: Path) -> None:
     epochs = {TopicPartition("clicks", 1): 2}
     written = write(broker, tmp_path, [[0, 2], [1]], incarnations=epochs)
     assert [(one.indices, len(one.files), one.rows) for one in written] == [
         ((0, 2), 1, 28),
         ((1,), 1, 14),
     ]
-    assert {i: result.rows for one in written for i, result in one.results.items()} == {
-        0: 14,
-        1: 14,
-        2: 14,
-    }
+    results = {i: result.rows for one in written for i, result in one.results.items()}
+    assert results == {0: 14, 1: 14, 2: 14}
     table = rows_of(tmp_path, written)
     assert table.column_names == [name for name in COLUMNS if name != "headers"]
-    found = sorted(
-        zip(
-            *(
-                table.column(name).to_pylist()
-                for name in ("partition", "offset", "value", "incarnation")
-            ),
-            strict=True,
-        )
-    )
-    assert found == [
+    columns = table.select(["partition", "offset", "value", "incarnation"])
+    assert sorted(tuple(row.values()) for row in columns.to_pylist()) == [
         (partition, offset, b"v%d" % (offset % 10), 2 if partition == 1 else 0)
         for partition in range(3)
         for offset in range(3, 17)
     ]
 
 
-def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_each(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_a_task_of_two_leaders_writes_one_file(broker: FakeBroker, tmp_path: Path) -> None:
     with FakeBroker(broker.world, broker_id=2) as other:
         broker.world.logs["clicks", 1].leader_id = 2
         ranges = [
@@ -121,16 +106,13 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         written = [write_task(task, reading_from(broker), options) for task in tasks]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
         assert (broker.connections, other.connections) == (1, 1)
-        assert (
-            [topic_partition for request in other.fetched for topic_partition in request],
-            len(broker.fetched),
-        ) == (
-            [("clicks", 1)],
-            1,
-        )
+        assert [topic_partition for request in other.fetched for topic_partition in request] == [
+            ("clicks", 1)
+        ]
+        assert len(broker.fetched) == 1
 
 
-def test_damage_in_a_log_fails_the_task_with_its_place_and_the_written_files_are_deleted(
+def test_damage_deletes_the_written_files(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandon, lay_there = DataFiles.abandon, list[Path]()
@@ -153,29 +135,21 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_the_written_files_are
     assert len(lay_there) == 1 and [*tmp_path.rglob("*.parquet")] == []
 
 
-def test_an_unwritable_folder_is_reported_as_an_error_of_the_table_and_not_as_a_bug(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_is_an_error_of_the_table(broker: FakeBroker, tmp_path: Path) -> None:
     (tmp_path / "partition=0").write_text("in the way")
     reported = failure_of(broker, tmp_path, ("partition",))
     assert isinstance(reported, TableUnreachable) and "cannot be written" in reported.message
 
 
-def test_a_tables_folder_that_is_removed_meanwhile_is_not_created_again_without_its_log(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_a_removed_folder_is_not_created_again(broker: FakeBroker, tmp_path: Path) -> None:
     """The next run would treat it as files of another writer."""
     reported = failure_of(broker, tmp_path / "gone")
-    assert (
-        isinstance(reported, TableUnreachable)
-        and reported.message == "The table's directory does not exist"
-    )
+    assert isinstance(reported, TableUnreachable)
+    assert reported.message == "The table's directory does not exist"
     assert not (tmp_path / "gone").exists()
 
 
-def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_a_full_disk_keeps_no_file(broker: FakeBroker, tmp_path: Path) -> None:
     """No process may write a longer file here than the first pages take."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
@@ -220,9 +194,7 @@ def write_transformed(
     )
 
 
-def test_range_results_count_the_records_read_and_files_have_the_rows_of_the_function(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_files_have_the_rows_of_a_transform(broker: FakeBroker, tmp_path: Path) -> None:
     written = write_transformed(broker, tmp_path, "evens_twice", ("size",))
     assert (written.results[0].rows, written.made, written.rows) == (14, 14, 14)
     assert [file.partition_values for file in written.files] == [{"size": "2"}]
@@ -234,16 +206,11 @@ def test_range_results_count_the_records_read_and_files_have_the_rows_of_the_fun
     assert table["topic"].unique().to_pylist() == ["clicks"]
 
 
-def test_a_function_that_fails_after_the_first_batch_leaves_no_file_and_is_reported_with_its_line(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_a_failing_transform_leaves_no_file(broker: FakeBroker, tmp_path: Path) -> None:
     with pytest.raises(TaskFailed) as raised:
         write_transformed(broker, tmp_path, "unlucky")
     reported = unmark(str(raised.value))
-    assert (
-        isinstance(reported, SettingsError)
-        and reported.message
-        == "The Arrow transform failed for a batch with rows: ValueError: no luck"
-    )
+    text = "The Arrow transform failed for a batch with rows: ValueError: no luck"
+    assert isinstance(reported, SettingsError) and reported.message == text
     assert str(reported.where["line"]).startswith(__file__)
     assert [*tmp_path.rglob("*.parquet")] == []

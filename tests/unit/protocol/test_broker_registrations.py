@@ -106,9 +106,7 @@ def test_a_broker_id_that_is_no_number_is_no_broker() -> None:
         ),  # by a ZkClient with its default serializer
     ],
 )
-def test_a_broker_of_byte_positions_is_registered_by_three_fields_or_four(
-    payload: bytes, host: str, port: int
-) -> None:
+def test_a_jafka_broker_has_three_or_four_fields(payload: bytes, host: str, port: int) -> None:
     found = parse_physical_broker("3", payload)
     assert found == Broker(3, host, port)
     assert found.generation == "jafka"
@@ -172,9 +170,7 @@ def test_a_count_of_partitions_is_a_small_number_above_0(payload: bytes, count: 
         (b'{"partitions":{"0":7}}', {}),
     ],
 )
-def test_a_topic_of_kafka_names_the_brokers_of_each_partition(
-    payload: bytes, replicas: dict[int, tuple[int, ...]]
-) -> None:
+def test_a_topic_names_its_replicas(payload: bytes, replicas: dict[int, tuple[int, ...]]) -> None:
     assert parse_replicas(payload) == replicas
 
 
@@ -193,9 +189,7 @@ def test_a_topic_of_kafka_names_the_brokers_of_each_partition(
         (b"\xac\xed", {}),
     ],
 )
-def test_the_config_of_a_topic_is_parsed_and_other_fields_are_ignored(
-    payload: bytes, config: dict[str, str]
-) -> None:
+def test_other_fields_of_a_config_are_ignored(payload: bytes, config: dict[str, str]) -> None:
     assert parse_topic_config(payload) == config
 
 
@@ -216,9 +210,7 @@ def test_the_config_of_a_topic_is_parsed_and_other_fields_are_ignored(
         (b'{"leader":1,"leader_epoch":1,"isr":7}', None),
     ],
 )
-def test_the_state_of_a_partition_is_what_the_controller_wrote_last(
-    payload: bytes, state: PartitionState | None
-) -> None:
+def test_the_state_of_a_partition_is_parsed(payload: bytes, state: PartitionState | None) -> None:
     assert parse_partition_state(payload) == state
 
 
@@ -258,7 +250,7 @@ SECURED = (
         (Security(SecurityProtocol.SSL, "NOWHERE"), None),
     ],
 )
-def test_the_listener_of_a_protocol_and_a_name_is_found_and_no_other_taken_for_it(
+def test_a_listener_has_a_protocol_and_a_name(
     security: Security, place: tuple[str, int] | None
 ) -> None:
     found = parse_broker("7", SECURED, security)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,14 +30,13 @@ def reading(*, began: float | None, last_came: float | None, ended: int) -> Foll
 @pytest.mark.parametrize(
     ("began", "last_came", "ended", "verb", "first_job", "fetch"),
     [
-        (None, None, 0, Verb.FIRST_JOB, None, None),
-        (3.0, 4.0, 1, Verb.FETCH, 2.0, 6.0),
-        (3.0, 7.0, 2, Verb.APPEND, 2.0, 4.0),
-        (None, 7.0, 2, Verb.APPEND, 0.0, 6.0),
+        pytest.param(None, None, 0, Verb.FIRST_JOB, None, None, id="no task has begun"),
+        pytest.param(3.0, 4.0, 1, Verb.FETCH, 2.0, 6.0, id="one has ended"),
+        pytest.param(3.0, 7.0, 2, Verb.APPEND, 2.0, 4.0, id="both have"),
+        pytest.param(None, 7.0, 2, Verb.APPEND, 0.0, 6.0, id="both have, without reports"),
     ],
-    ids=["no task has begun", "one has ended", "both have", "both have, without reports"],
 )
-def test_a_reading_is_the_first_job_then_a_fetch_until_all_results_are_there_then_the_commit(
+def test_a_read_has_three_phases(
     began: float | None,
     last_came: float | None,
     ended: int,
@@ -61,27 +60,12 @@ def test_records_that_a_task_reports_are_reached() -> None:
     )
 
 
-def test_two_threads_may_read_it_at_once() -> None:
-    following = Following(
-        "plan-1",
-        [OffsetRange(TopicPartition("clicks", p), 0, 1) for p in range(500)],
-        [(p,) for p in range(500)],
-    )
-    following.results = cast(
-        Any,
-        SimpleNamespace(
-            results=dict.fromkeys(range(500), RangeResult(rows=1, fetched_bytes=1)), last_came=1.0
-        ),
-    )
-    found: list[int] = []
-
-    def ask() -> None:
-        reached = following.doing().reached
-        found.append(reached.records if reached else -1)
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [500] * 8
+def test_threads_may_read_it_at_once() -> None:
+    ranges = [OffsetRange(TopicPartition("clicks", p), 0, 1) for p in range(500)]
+    following = Following("plan-1", ranges, [(p,) for p in range(500)])
+    results = dict.fromkeys(range(500), RangeResult(rows=1, fetched_bytes=1))
+    following.results = cast(Any, SimpleNamespace(results=results, last_came=1.0))
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(following.doing) for _ in range(8)]
+    found = [one.result().reached for one in asked]
+    assert [reached and reached.records for reached in found] == [500] * 8

@@ -1,5 +1,5 @@
-"""Records of an answer one by one: their offset and the next one, skipped records, and an answer
-without a complete record.
+"""`Messages`, the records of an answer one by one: their offset and the next one, skipped records, and an
+answer without a complete record.
 """
 
 from __future__ import annotations
@@ -57,13 +57,11 @@ def test_a_message_has_its_own_offset_and_the_next_one() -> None:
         (1015, 0, 1031, b"world!"),
     ]
     [first, _] = Messages(physical(HELLO + WORLD))
-    assert (
-        first.key,
-        first.timestamp_ms,
-        first.is_append_time,
-        first.headers,
-        first.broker_id,
-    ) == (None, None, None, (), 3)
+    assert first.key is None
+    assert first.timestamp_ms is None
+    assert first.is_append_time is None
+    assert first.headers == ()
+    assert first.broker_id == 3
 
 
 def test_messages_in_a_compressed_entry_have_its_offset_and_the_last_one_the_next() -> None:
@@ -131,12 +129,10 @@ def test_records_of_a_record_batch_begin_at_the_requested_offset() -> None:
         (12, 13, b"2"),
         (13, 14, b"3"),
     ]
-    assert (found[0].key, found[0].headers, found[0].timestamp_ms, found[0].is_append_time) == (
-        b"k",
-        (("h", b"1"), ("none", None)),
-        1_700_000_000_002,
-        False,
-    )
+    assert found[0].key == b"k"
+    assert found[0].headers == (("h", b"1"), ("none", None))
+    assert found[0].timestamp_ms == 1_700_000_000_002
+    assert found[0].is_append_time is False
 
 
 def test_a_timestamp_that_no_calendar_has_is_a_number_all_the_same() -> None:

@@ -1,5 +1,5 @@
-"""A pipeline's offsets at a coordinator: committed only if unchanged, with metadata that identifies
-the writer.
+"""Offsets of a pipeline at a coordinator without a membership: committed only where they are
+unchanged, with metadata that identifies the writer.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ def store(broker: FakeBroker, offset: int, word: str, partition: TopicPartition 
     broker.world.committed["g", partition.topic, partition.partition] = (offset, word)
 
 
-def test_metadata_of_this_pipeline_is_its_plans_and_any_other_stays_as_it_is(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_metadata_of_this_pipeline_is_its_plan(broker: FakeBroker, cluster: Cluster) -> None:
     assert KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800)) == [FIRST]
     assert stored(broker) == (800, f"etl:clicks:{OURS}")
     assert KEPT.committed(cluster, [FIRST, SECOND]) == {FIRST: Committed(800, None, OURS)}
@@ -50,14 +48,12 @@ def test_metadata_of_this_pipeline_is_its_plans_and_any_other_stays_as_it_is(
     }
     store(broker, 800, "x" * 4096)
     word = KEPT.committed(cluster, [FIRST])[FIRST].metadata
-    assert word is not None and len(word) == 64, (
-        "of one that is long the digest is enough to know it again"
-    )
+    assert word is not None and len(word) == 64, "a long one is known by its digest"
     assert KEPT.committed(cluster, []) == {}
 
 
 @pytest.mark.parametrize("there", [None, (500, "theirs"), (800, "another's")])
-def test_an_offset_moves_from_the_observed_value_or_counts_if_it_is_there_already(
+def test_an_offset_moves_from_the_observed_value(
     broker: FakeBroker, cluster: Cluster, there: tuple[int, str] | None
 ) -> None:
     if there:
@@ -66,9 +62,7 @@ def test_an_offset_moves_from_the_observed_value_or_counts_if_it_is_there_alread
     assert (stored(broker) or (None,))[0] == 800
 
 
-def test_nothing_is_written_where_another_client_moved_one_of_them(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_moved_offset_stops_the_commit(broker: FakeBroker, cluster: Cluster) -> None:
     store(broker, 500, "again", SECOND)
     after = {**to(800), SECOND: Committed(800, None, OURS)}
     with pytest.raises(OffsetMoved, match="it is 500, ours is 800"):
@@ -76,9 +70,7 @@ def test_nothing_is_written_where_another_client_moved_one_of_them(
     assert stored(broker) is None and stored(broker, SECOND) == (500, "again")
 
 
-def test_a_commit_without_an_answer_that_happened_is_known_by_its_word(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_lost_answer_is_known_by_its_metadata(broker: FakeBroker, cluster: Cluster) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
     assert KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800)) == [FIRST]
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
@@ -87,7 +79,7 @@ def test_a_commit_without_an_answer_that_happened_is_known_by_its_word(
 @pytest.mark.parametrize(
     ("there", "raises"), [(None, CommitUnknown), ((300, "another's"), OffsetMoved)]
 )
-def test_a_commit_without_an_answer_that_is_not_there_is_unknown_or_another_client_came_first(
+def test_a_lost_answer_without_its_offset_is_in_doubt(
     broker: FakeBroker, cluster: Cluster, there: tuple[int, str] | None, raises: type[Exception]
 ) -> None:
     def undone(connection: socket.socket, frame: bytes) -> None:
@@ -101,9 +93,7 @@ def test_a_commit_without_an_answer_that_is_not_there_is_unknown_or_another_clie
         KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800))
 
 
-def test_a_log_of_a_deleted_topic_is_left_out_and_any_other_error_is_raised(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_deleted_topic_is_left_out(broker: FakeBroker, cluster: Cluster) -> None:
     broker.world.refused_logs["demo", 1] = 3
     after = {**to(800), SECOND: Committed(800, None, OURS)}
     assert KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after) == [FIRST]
@@ -112,9 +102,7 @@ def test_a_log_of_a_deleted_topic_is_left_out_and_any_other_error_is_raised(
         KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)
 
 
-def test_a_log_that_a_coordinator_rejects_has_no_offset_if_the_metadata_lacks_it_too(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_a_rejected_partition_has_no_offset(broker: FakeBroker, cluster: Cluster) -> None:
     broker.log("demo", 0)
     store(broker, 500, "theirs")
     broker.world.untold_logs["demo", 1] = 3  # as 0.8.2 does where the topic is gone
@@ -132,13 +120,12 @@ def test_a_group_with_live_members_keeps_its_offsets(broker: FakeBroker, cluster
     assert stored(broker) is None
 
 
-def test_very_many_offsets_are_committed_by_as_many_at_once_as_a_coordinator_takes(
+def test_many_offsets_take_several_commits(
     broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_offsets, "_COMMIT_BYTES", 1_000)
     after = {TopicPartition("demo", number): Committed(800, None, OURS) for number in range(20)}
-    assert sorted(KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)) == sorted(
-        after
-    )
+    moved = KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)
+    assert sorted(moved) == sorted(after)
     assert len(broker.world.committed) == 20
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 3

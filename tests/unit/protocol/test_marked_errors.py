@@ -1,4 +1,4 @@
-"""Every failure keeps its kind and its place on its way through a traceback."""
+"""Errors that are marked in a text: each keeps its kind and its place in a traceback."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def test_junk_holds_no_error(junk: str) -> None:
 
 
 @given(st.text().filter(lambda text: "etl-error:" not in text), st.text(), st.integers())
-def test_text_around_a_marked_error_is_no_error_and_hides_none(
-    text: str, around: str, offset: int
-) -> None:
+def test_text_around_an_error_hides_none(text: str, around: str, offset: int) -> None:
     assert unmark(text) is None
     found = unmark(
         around + mark(CorruptData(text, action=around, topic=text, offset=offset)) + text

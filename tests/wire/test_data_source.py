@@ -1,12 +1,12 @@
-"""The data source without a pipeline, against fake brokers: which Spark partitions it plans, and
-logs that change meanwhile.
+"""The data source without a pipeline, against fake brokers: its Spark partitions, and partitions of
+topics that change meanwhile.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
@@ -19,9 +19,10 @@ from etl.errors import (
     DataLoss,
     EtlError,
     MissingOffsets,
-    NeedsDecision,
+    PartitionTruncated,
     RecordTooLarge,
     SettingsError,
+    TopicRecreated,
     unmark,
 )
 from etl.model.partitions import TopicPartition
@@ -29,7 +30,7 @@ from etl.model.plans import OffsetRange
 from etl.reader.query_ranges import QueryTask, Task, pieces_of
 from etl.reader.run_task import TaskFailed
 from etl.reader.source import OffsetRanges, RangesReader
-from tests.fakes.batches import Batch, Codec, Rec, encode
+from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker
 
@@ -80,19 +81,10 @@ def offsets_of(task: Task) -> list[tuple[int, int]]:
     ]
 
 
-def failure_of(rows: Iterator[object]) -> EtlError:
-    """What the task fails with, as Spark's traceback carries it."""
-    with pytest.raises(TaskFailed) as raised:
-        list(rows)
-    found = unmark(str(raised.value))
-    assert found is not None
-    return found
-
-
 # How many Spark partitions, and how large
 
 
-def test_spark_partitions_are_as_large_as_the_logs_bytes_make_them(
+def test_the_size_of_tasks_follows_the_bytes(
     shared: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An offset here costs some twenty bytes; as many of a kilobyte would be twenty tasks."""
@@ -110,7 +102,7 @@ def test_spark_partitions_are_as_large_as_the_logs_bytes_make_them(
     least=st.integers(1, 60),
     target=st.sampled_from(["20000", "300000", "100000000"]),
 )
-def test_no_spark_partition_exceeds_its_limit_of_offsets_and_their_number_is_the_requested_one(
+def test_limits_of_spark_partitions_are_kept(
     shared: FakeBroker, most: int, least: int, target: str
 ) -> None:
     tasks = tasks_of(
@@ -127,9 +119,7 @@ def test_no_spark_partition_exceeds_its_limit_of_offsets_and_their_number_is_the
 # What may be read
 
 
-def test_ranges_that_overlap_are_refused_because_their_rows_would_be_double(
-    shared: FakeBroker,
-) -> None:
+def test_ranges_that_overlap_are_refused(shared: FakeBroker) -> None:
     ranges = [
         {"topic": "clicks", "partition": 2, "from": start, "until": until}
         for start, until in ((40, 60), (0, 41), (60, 70))
@@ -155,140 +145,110 @@ def test_a_partition_that_is_assigned_twice_is_read_once(shared: FakeBroker) -> 
     assert sorted(read) == [(1, n) for n in range(70)]
 
 
-def test_a_pattern_chooses_topics_as_sparks_does(broker: FakeBroker) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("lick", {"clicks", "clicks-eu"}),
+        ("^clicks$", {"clicks"}),
+        ("c|v", {"clicks", "clicks-eu", "views"}),
+    ],
+)
+def test_a_pattern_chooses_topics_as_that_of_spark(
+    broker: FakeBroker, pattern: str, topics: set[str]
+) -> None:
     for topic in ("clicks", "clicks-eu", "views", "__consumer_offsets"):
         broker.append(topic, 0, encode(Batch(0, [Rec(0)])))
     broker.world.internal = {"__consumer_offsets"}
-    found = {
-        pattern: sorted(
-            {
-                r.partition.topic
-                for task in tasks_of(broker, subscribePattern=pattern)
-                for r in task.ranges
-            }
-        )
-        for pattern in ("lick", "^clicks$", "c|v")
-    }
-    assert found == {
-        "lick": ["clicks", "clicks-eu"],
-        "^clicks$": ["clicks"],
-        "c|v": ["clicks", "clicks-eu", "views"],
-    }
+    tasks = tasks_of(broker, subscribePattern=pattern)
+    assert {r.partition.topic for task in tasks for r in task.ranges} == topics
 
 
 # Logs that change between planning and reading
 
 
-def test_a_topic_recreated_between_planning_and_reading_is_found(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=3)
-    broker.world.topic_ids["clicks"] = UUID(int=1)
-    for fails in ("true", "false"):
-        broker.world.topic_ids["clicks"] = UUID(int=1)
-        reader = reader_of(broker, failOnDataLoss=fails)
-        [planned] = reader.partitions()
-        broker.world.topic_ids["clicks"] = UUID(int=2)
-        error = failure_of(reader.read(planned))
-        assert isinstance(error, NeedsDecision) and "deleted and recreated" in error.message
-        assert [word for word in PIPELINE_WORDS if word in str(error)] == []
-
-
-@pytest.mark.parametrize("left", [0, 1])
-def test_a_recreated_and_shorter_topic_is_reported_as_that(broker: FakeBroker, left: int) -> None:
-    fill(broker, 0, batches=3)
-    broker.world.topic_ids["clicks"] = UUID(int=1)
-    reader = reader_of(broker, startingOffsets='{"clicks": {"0": 15}}')
-    [planned] = reader.partitions()
+def recreates(broker: FakeBroker) -> None:
     broker.world.topic_ids["clicks"] = UUID(int=2)
-    broker.log("clicks", 0).batches[left:] = []
-    assert "deleted and recreated" in failure_of(reader.read(planned)).message
 
 
-def test_records_that_expire_during_the_read_are_an_error_or_skipped_by_the_option(
-    broker: FakeBroker,
-) -> None:
-    fill(broker, 0, batches=9)
-    starts = '{"clicks": {"0": 0}}'
-    reader = reader_of(broker, startingOffsets=starts)
-    [planned] = reader.partitions()
-    broker.log("clicks", 0).log_start = 40
-    error = failure_of(reader.read(planned))
-    assert isinstance(error, DataLoss) and "failOnDataLoss" in error.action
-    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
-    lenient = reader_of(broker, startingOffsets=starts, failOnDataLoss="false")
-    assert [
-        row["offset"] for arrow_batch in lenient.read(planned) for row in arrow_batch.to_pylist()
-    ] == list(range(40, 90))
-
-
-def test_a_lost_segment_is_an_error_or_skipped_by_the_option(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=9)
-    broker.world.configs["clicks"] = {"cleanup.policy": "delete"}
-    del broker.log("clicks", 0).batches[2:4]
-    reader = reader_of(broker)
-    error = failure_of(reader.read(reader.partitions()[0]))
-    assert (
-        isinstance(error, MissingOffsets)
-        and error.where["missing"] == "clicks:0:20-40"
-        and "failOnDataLoss" in error.action
-    )
-    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
-    lenient = reader_of(broker, failOnDataLoss="false")
-    rows = [
-        row["offset"]
-        for task in lenient.partitions()
-        for arrow_batch in lenient.read(task)
-        for row in arrow_batch.to_pylist()
-    ]
-    assert rows == [*range(20), *range(40, 90)]
-
-
-def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(
-    broker: FakeBroker,
-) -> None:
-    fill(broker, 0, batches=3)
-    reader = reader_of(broker)
-    [planned] = reader.partitions()
+def recreates_a_shorter_one(broker: FakeBroker) -> None:
+    recreates(broker)
     broker.log("clicks", 0).batches[1:] = []
-    broker.log("clicks", 0).elect(1)
+
+
+def recreates_an_empty_one(broker: FakeBroker) -> None:
+    recreates(broker)
+    broker.log("clicks", 0).batches.clear()
+
+
+def truncates(broker: FakeBroker) -> None:
+    broker.log("clicks", 0).batches[1:] = []
+    broker.log("clicks", 0).elect(4)
     fill(broker, 0, batches=3)
-    error = failure_of(reader.read(planned))
-    assert "truncated at offset 10" in error.message
-    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
-def test_the_truncation_offset_is_unknown_if_the_leader_lacks_the_planned_epoch(
-    broker: FakeBroker,
-) -> None:
-    planned = planned_in_a_lost_epoch(broker)
-    error = failure_of(reader_of(broker).read(planned))
-    assert "truncated at offset 20 or below, and records up to 30" in error.message
-    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
-
-
-def planned_in_a_lost_epoch(broker: FakeBroker) -> InputPartition:
-    """A task of epoch 2, after a leader was elected that has none of its records."""
-    fill(broker, 0, batches=1)
+def truncates_the_planned_epoch(broker: FakeBroker) -> None:
+    """The new leader has no record of it."""
     partition = broker.log("clicks", 0)
-    partition.elect(2)
-    fill(broker, 0, batches=2)
-    [planned] = reader_of(broker).partitions()
     partition.batches[1:] = []
-    partition.epoch_starts = {}
-    partition.leader_epoch = 0
+    partition.epoch_starts, partition.leader_epoch = {}, 0
     fill(broker, 0, batches=1)
     partition.elect(3)
     fill(broker, 0, batches=2)
-    return planned
 
 
-def test_a_record_that_is_too_large_is_reported_with_the_names_of_the_options(
+def expires(broker: FakeBroker) -> None:
+    broker.log("clicks", 0).log_start = 20
+
+
+def loses_a_segment(broker: FakeBroker) -> None:
+    del broker.log("clicks", 0).batches[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "error", "message", "action"),
+    [
+        ({}, recreates, TopicRecreated, "deleted and recreated", ""),
+        ({"failOnDataLoss": "false"}, recreates, TopicRecreated, "deleted and recreated", ""),
+        ({}, recreates_a_shorter_one, TopicRecreated, "deleted and recreated", ""),
+        ({}, recreates_an_empty_one, TopicRecreated, "deleted and recreated", ""),
+        ({}, truncates, PartitionTruncated, "truncated at offset 10", ""),
+        ({}, truncates_the_planned_epoch, PartitionTruncated, "truncated at offset 20 or be", ""),
+        ({}, expires, DataLoss, "", "failOnDataLoss"),
+        ({}, loses_a_segment, MissingOffsets, "", "failOnDataLoss"),
+        ({"max_record_bytes": "9"}, lambda broker: None, RecordTooLarge, "", "max_record_bytes"),
+    ],
+)
+def test_a_partition_that_changes_after_the_planning_names_options_only(
     broker: FakeBroker,
+    options: dict[str, str],
+    changes: Callable[[FakeBroker], None],
+    error: type[EtlError],
+    message: str,
+    action: str,
 ) -> None:
-    broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"x" * 100_000)], codec=Codec.NONE)))
-    reader = reader_of(broker, max_record_bytes="1000")
-    error = failure_of(reader.read(reader.partitions()[0]))
-    assert isinstance(error, RecordTooLarge) and "max_record_bytes" in error.action
-    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
+    fill(broker, 0, batches=1)
+    broker.log("clicks", 0).elect(2)
+    fill(broker, 0, batches=2)
+    broker.world.topic_ids["clicks"] = UUID(int=1)
+    broker.world.configs["clicks"] = {"cleanup.policy": "delete"}
+    reader = reader_of(broker, startingOffsets='{"clicks": {"0": 5}}', **options)
+    [planned] = reader.partitions()
+    changes(broker)
+    with pytest.raises(TaskFailed) as raised:
+        list(reader.read(planned))
+    found = unmark(str(raised.value))
+    assert type(found) is error, found
+    assert message in found.message and action in found.action
+    assert [word for word in PIPELINE_WORDS if word in str(found)] == []
+
+
+def test_losses_are_skipped_by_the_option(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=9)
+    reader = reader_of(broker, startingOffsets='{"clicks": {"0": 0}}', failOnDataLoss="false")
+    planned = reader.partitions()
+    broker.log("clicks", 0).log_start = 40
+    del broker.log("clicks", 0).batches[6]
+    assert rows_of(reader, planned) == [*clicks(0, 40, 60), *clicks(0, 70, 90)]
 
 
 # Queries of a DataFrame with planned tasks
@@ -330,14 +290,13 @@ def test_an_assigned_partition_is_read_and_none_that_was_added_later(broker: Fak
     assert rows_of(reader, planned) == clicks(0, 0, 20)
 
 
-def test_a_partition_that_was_added_later_needs_a_bound_where_each_has_its_own(
-    broker: FakeBroker,
-) -> None:
+def test_a_later_partition_needs_a_bound_where_each_has_one(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     reader = reader_of(broker, startingOffsets='{"clicks": {"0": -2}}')
     planned = reader.partitions()
     fill(broker, 1, batches=1)
-    assert "A partition is not named" in failure_of(reader.read(planned[0])).message
+    with pytest.raises(TaskFailed, match="A partition is not named"):
+        rows_of(reader, planned)
 
 
 def test_a_new_leader_that_lost_nothing_is_no_truncation(broker: FakeBroker) -> None:
@@ -350,9 +309,7 @@ def test_a_new_leader_that_lost_nothing_is_no_truncation(broker: FakeBroker) -> 
     assert rows_of(reader, planned) == clicks(0, 0, 50)
 
 
-def test_a_topic_that_was_deleted_since_is_an_error_or_left_out_where_a_pattern_chose_it(
-    broker: FakeBroker,
-) -> None:
+def test_a_topic_deleted_after_the_planning_may_be_left_out(broker: FakeBroker) -> None:
     for topic in ("logs-1", "logs-2"):
         broker.append(topic, 0, encode(Batch(0, [Rec(0)])))
     readers = [
@@ -373,9 +330,7 @@ def test_a_topic_that_was_deleted_since_is_an_error_or_left_out_where_a_pattern_
     start=st.integers(0, 60),
     size=st.integers(0, 60),
 )
-def test_planned_tasks_together_read_each_offset_of_the_present_log_once(
-    cuts: list[int], start: int, size: int
-) -> None:
+def test_planned_tasks_read_each_offset_once(cuts: list[int], start: int, size: int) -> None:
     partition = TopicPartition("clicks", 0)
     whole = OffsetRange(partition, cuts[0], cuts[-1])
     pieces = [OffsetRange(partition, first, until) for first, until in zip(cuts, cuts[1:])]
@@ -390,25 +345,16 @@ def test_planned_tasks_together_read_each_offset_of_the_present_log_once(
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
-def test_old_brokers_are_read_by_offsets_and_not_by_times(release: str) -> None:
+def test_an_error_of_the_planning_names_options_only(release: str) -> None:
     with OldBroker(release).listening() as old:
         old.log("clicks", 0).append(*[b"x"] * 30)
-        given = {
-            "kafka.bootstrap.servers": f"127.0.0.1:{old.port}",
-            "subscribe": "clicks",
-            "broker_version": release,
-        }
-        [task] = [
-            partition.value
-            for partition in RangesReader(
-                {**given, "startingOffsets": '{"clicks": {"0": 4}}'}
-            ).partitions()
-        ]
-        reported = [
-            (r.from_offset, r.until_offset, r.leader and r.leader.broker.generation)
-            for r in task.ranges
-        ]
-        assert reported == [(4, 30, f"kafka-{release}")]
+        options = {"subscribe": "clicks", "broker_version": release}
+        options["kafka.bootstrap.servers"] = f"127.0.0.1:{old.port}"
+        starts = '{"clicks": {"0": 4}}'
+        [planned] = RangesReader({**options, "startingOffsets": starts}).partitions()
+        [read] = planned.value.ranges
+        assert (read.from_offset, read.until_offset) == (4, 30)
+        assert read.leader and read.leader.broker.generation == f"kafka-{release}"
         with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
-            RangesReader({**given, "startingTimestamp": "1700000000000"}).partitions()
-        assert not any(word in str(raised.value) for word in PIPELINE_WORDS)
+            RangesReader({**options, "startingTimestamp": "1700000000000"}).partitions()
+    assert not any(word in str(raised.value) for word in PIPELINE_WORDS)

@@ -336,17 +336,18 @@ class FakeBroker:
                     key, version = struct.unpack_from(">hh", request)
                     self.requests.append((key, version))
                     response = self._answer(key, version, request)
-                    if response is None:
-                        return  # a broker hangs up on a request that it does not know
                     act = self.script[key].popleft() if self.script[key] else as_it_is
                     act(connection, response)
             except (OSError, EOFError):
                 return
 
-    def _answer(self, key: int, version: int, request: bytes) -> bytes | None:
-        """Return the response; None if the broker does not know the request."""
+    def _answer(self, key: int, version: int, request: bytes) -> bytes:
+        """Return the response.
+
+        Raises EOFError for an unknown request: a broker closes the connection on it.
+        """
         if key not in _ANSWERS:
-            return None
+            raise EOFError(f"request {key} is unknown")
         kind, answer = _ANSWERS[key]
         decoded = kind.decode(request, version=version, header=True)
         response = answer(self, decoded, version)

@@ -145,7 +145,7 @@ class FakeCoordinator(FakeBroker):
         with self._changed:
             self.group.rebalance()
 
-    def _answer(self, key: int, version: int, request: bytes) -> bytes | None:
+    def _answer(self, key: int, version: int, request: bytes) -> bytes:
         if key not in _GROUP_ANSWERS:
             return super()._answer(key, version, request)
         kind, answer = _GROUP_ANSWERS[key]

@@ -265,7 +265,7 @@ def test_ctrl_c_ends_following_and_closes_the_document(broker: FakeBroker, conf:
         assert document["ended"] == "stopped"
         assert document["shown"] == 1
         assert document["next"] == 1
-        assert peeking.stderr.read() == "etl: Stopped. Nothing was changed\n     A retry may help\n"
+        assert peeking.stderr.read() == "etl: Stopped. Nothing was changed\n"
 
 
 def test_a_closed_pipe_ends_it_without_an_error(broker: FakeBroker, conf: Path) -> None:

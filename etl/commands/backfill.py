@@ -55,7 +55,7 @@ from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
 from etl.run.replay import settled_state
 from etl.run.service_interfaces import ALONE, RunContext, Services
-from etl.settings.load import settings_of_backfill
+from etl.settings.load import reject_name_of_backfill, settings_of_backfill
 from etl.settings.sections import Settings
 
 
@@ -315,6 +315,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
 
     Raises SettingsError if there is no backfill of that name.
     """
+    reject_name_of_backfill(name)
     with open_services(settings, ALONE) as services:
         return _show(services, name)
 

@@ -21,6 +21,7 @@ from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_miss
 from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
 from etl.decide.run_requests import TimeInterval, incomplete_partitions, split_into_intervals
 from etl.decide.set_offsets import pauses_of_partitions
+from etl.decide.table_changes import reject_changes_by_others
 from etl.errors import (
     BrokerUnreachable,
     EtlError,
@@ -35,7 +36,7 @@ from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_top
 from etl.io.brokers.times import read_oldest
 from etl.model.partitions import NOTHING_COMMITTED, OldestRecord, TopicPartition, in_order
 from etl.model.plans import Loss
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import ForeignCommit, Snapshot
 from etl.report.describe import (
     counted,
     describe_partition_offsets,
@@ -237,11 +238,11 @@ class TopicsReady:
                 "partitions"
             )
             return NotYetReadable(message, action=action)
+        action = "Run this command again later"
         complete_at = format_time(self.until_ms + round(self.grace_s * 1000))
-        return NotReady(
-            self.summary,
-            action=f"Run this command again later. At {complete_at} all of them count as complete",
-        )
+        if complete_at is not None:
+            action += f". At {complete_at} all of them count as complete"
+        return NotReady(self.summary, action=action)
 
     def as_json(self) -> dict[str, Any]:
         """Return the document of `etl topics ready-to-load`."""
@@ -321,6 +322,8 @@ class TableGaps:
     """Offsets of the intervals in paused partitions, which the table does not hold."""
     resting: tuple[PausedPartitions, ...] = ()
     """Paused partitions."""
+    removals: tuple[ForeignCommit, ...] = ()
+    """Commits of other writers that removed rows, as policy or an operator allows."""
 
     @property
     def summary(self) -> str:
@@ -352,6 +355,14 @@ class TableGaps:
                 "partitions: "
             )
             sentence += "; ".join(pause.summary for pause in self.resting)
+        if self.removals:
+            first = self.removals[0]
+            commits = counted(len(self.removals), "commit")
+            sentence += (
+                f"; rows that {commits} of other writers removed are not looked up (first: "
+                f"{first.operation} at version {first.delta_version}): `etl verify CONF` counts "
+                "them"
+            )
         if self.unled:
             sentence += f"; {self._leaderless}, so the offsets at these times are unknown"
         return sentence
@@ -412,8 +423,9 @@ def _gap_as_json(gap: TableGap) -> dict[str, Any]:
 def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -> TableGaps:
     """Compare the offsets at each time with the loaded offsets of the ledger.
 
-    Raises SettingsError for partitions without timestamps and for too many intervals, and what
-    reading ledgers and brokers raises.
+    Raises SettingsError for partitions without timestamps and for too many intervals,
+    LedgersDisagree if the table lacks plans of the ledger or others removed rows that nobody
+    accepted, and what reading ledgers and brokers raises.
     """
     if settings.source.is_physical:
         raise SettingsError(
@@ -424,6 +436,12 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
     requested = list(split_into_intervals(whole, every))
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
+        with naming_table(settings):
+            compare(snapshot.ledger, snapshot.table, settings.table.place)
+            reject_changes_by_others(
+                snapshot.table, snapshot.ledger.acknowledged, settings.table.on_rows_removed
+            )
+        removals = services.ledger.read_loaded_intervals().removals
         so_far = progress_of_table(snapshot, settings)
         of_ledger = _ledger_offsets(services)
         with Discovery(settings, services.zookeeper).open_cluster() as cluster:
@@ -470,6 +488,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
         tuple(unled),
         tuple(find_gaps(requested, bounds_of_paused, settled, starts)),
         paused_partitions(snapshot, so_far, settings, now_ms=now_ms()),
+        removals,
     )
 
 

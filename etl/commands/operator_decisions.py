@@ -165,6 +165,11 @@ def accept_table(
         sentence += f"; {rows:,} rows of that plan are in it, "
         sentence += "so it is recorded as done" if rows else "so the next run replaces it"
     sentence += describe_accepted(topics)
+    if changes:
+        sentence += (
+            "; rows that were removed stay removed: `etl verify CONF` counts them, and `etl replay` "
+            "loads them again"
+        )
     changes_document = [foreign_commit_as_json(change) for change in changes]
     return _ruling_on_table(sentence, acknowledgement, changes_document)
 

@@ -187,10 +187,11 @@ def _reject_unknown(services: LiveServices) -> None:
     """Reject an unknown name before creating anything for it. Raises SettingsError."""
     if services.ledger.plan_numbers():
         return
-    names = ", ".join(services.ledger.pipelines()) or "none"
+    name = services.settings.pipeline
+    others = [other for other in services.ledger.pipelines() if other != name]
     raise SettingsError(
-        f"The group has no pipeline {services.settings.pipeline} that made a plan; "
-        f"its pipelines: {names}",
+        f"Pipeline {name} of this group has made no plan; other pipelines of the group: "
+        f"{', '.join(others) or 'none'}",
         action="Check the name, and `etl pipelines list CONF`",
     )
 

@@ -494,9 +494,11 @@ def split_into_intervals(whole: TimeInterval, every: timedelta) -> Iterator[Time
             action="Pass a longer --every, or a shorter time from --from to --until",
         )
     start = whole.start
-    while start < whole.end:
-        yield TimeInterval(start, min(start + every, whole.end))
+    while whole.end - start > every:
+        yield TimeInterval(start, start + every)
         start += every
+    if start < whole.end:
+        yield TimeInterval(start, whole.end)
 
 
 def checked_period(
@@ -531,7 +533,14 @@ def point_in_time(text: str, option: str, now_ms: int) -> datetime:
     """Parse a TIME: ISO 8601 with a UTC offset, or `-1h` (before now). Raises SettingsError."""
     if re.fullmatch(r"-[0-9]{1,9}[smhd]", text.strip(), re.ASCII):
         now = _1970 + timedelta(milliseconds=now_ms)
-        return now - duration(text.strip()[1:], option)
+        try:
+            return now - duration(text.strip()[1:], option)
+        except OverflowError:
+            raise SettingsError(
+                f"{option} {text} is before the year 1",
+                key=option,
+                action="Pass a shorter duration",
+            ) from None
     return moment(text, option)
 
 

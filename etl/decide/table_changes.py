@@ -300,16 +300,27 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
     if newest_version is None:
         newest_version = first.delta_version
     accept = f"etl table accept-changes CONF {newest_version} --reason ..."
-    action = (
-        "Check its author and reason (DESCRIBE HISTORY); then RESTORE the table to the version "
-        f"before it, or accept the change, and rows that it removed stay removed: {accept}"
-    )
+    replay = "etl replay CONF -p TOPIC:PARTITION --from ... --until ... --reason ..."
     restores = [change for change in changes[1:] if change.operation == RESTORE]
+    reaches_head = newest_version - first.delta_version + 1 == len(changes)
     if restores:
         message += f", and a RESTORE came after it, at version {restores[-1].delta_version}"
         action = (
             "Check whether that RESTORE put the rows back (`etl verify CONF` counts them); "
-            f"then accept the table as it is now: {accept}"
+            f"then accept the table as it is now: {accept}. Rows that are still missing are loaded "
+            f"again by `{replay}`"
+        )
+    elif reaches_head:
+        action = (
+            "Check its author and reason (DESCRIBE HISTORY); then RESTORE the table to version "
+            f"{first.delta_version - 1}, or accept the change, and rows that it removed stay "
+            f"removed: {accept}"
+        )
+    else:
+        action = (
+            "Check its author and reason (DESCRIBE HISTORY), and which offsets are missing "
+            "(`etl verify CONF`). A RESTORE would take back the later commits, too: accept the "
+            f"change ({accept}), and load missing rows again with `{replay}`"
         )
     return LedgersDisagree(message, table_version=first.delta_version, action=action)
 

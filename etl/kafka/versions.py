@@ -257,6 +257,7 @@ _TABLE = (
         False,
         TopicMissing,
         "Check the topic's name: the broker does not allow it",
+        Meaning.UNKNOWN_TOPIC,  # a topic of that name cannot be there
     ),
     BrokerRefusal(19, "NOT_ENOUGH_REPLICAS", True, BrokerError, _LEADER),
     BrokerRefusal(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True, BrokerError, _LEADER),

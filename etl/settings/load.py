@@ -373,16 +373,21 @@ def _with_absolute_paths(settings: Settings, folder: str) -> Settings:
     )
 
 
-def settings_of_backfill(settings: Settings, name: str) -> Settings:
-    """Return the settings for the plans of a backfill, which always have a cap, and read offsets
-    that no active member of the group reads. Raises SettingsError for an invalid name.
-    """
+def reject_name_of_backfill(name: str) -> None:
+    """Raise SettingsError for text that no backfill can have as its name."""
     if not re.fullmatch(PIPELINE_NAME, name):
         raise SettingsError(
             f"{name!r} is not a name of a backfill",
             key="NAME",
             action="Use a letter or digit, then letters, digits, `.`, `_` and `-`",
         )
+
+
+def settings_of_backfill(settings: Settings, name: str) -> Settings:
+    """Return the settings for the plans of a backfill, which always have a cap, and read offsets
+    that no active member of the group reads. Raises as `reject_name_of_backfill`.
+    """
+    reject_name_of_backfill(name)
     limits = settings.limits
     if limits.max_bytes_per_plan is None:
         limits = limits.model_copy(update={"max_bytes_per_plan": BACKFILL_PLAN_BYTES})

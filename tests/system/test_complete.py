@@ -4,11 +4,14 @@ real brokers.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from deltalake import DeltaTable
 from kafka import KafkaProducer
 
+from tests.command_result import refused
 from tests.system.driving import Pipeline
 
 HOUR = timedelta(hours=1)
@@ -80,3 +83,23 @@ def test_unloaded_intervals_are_reported_until_a_run_has_loaded_them(pipeline: P
     assert missing() == []
     produce(pipeline, begin + HOUR, 3)
     assert missing() == [(hours[1], 1)]
+
+
+def test_intervals_of_a_table_that_lacks_rows_of_its_plans_are_not_reported_as_loaded(
+    pipeline: Pipeline,
+) -> None:
+    produce(pipeline, datetime.now(UTC) - HOUR, 0, 1, 2, 3)
+    pipeline.ran()
+    request = ["--from", "-3h", "--until", "-1s"]
+    assert pipeline.door("table", "gaps", after=request).code == 0
+
+    DeltaTable(str(pipeline.table)).delete("partition = 1")
+    refused(pipeline.door("table", "gaps", after=request), 5, "DELETE of another writer")
+    accepted = pipeline.door("table", "accept-changes", after=["1", "--reason", "known", "--yes"])
+    assert accepted.code == 0
+    result = pipeline.door("table", "gaps", after=request)
+    assert result.code == 0
+    assert "1 commit of other writers" in result.document["message"]
+
+    shutil.move(pipeline.table, pipeline.folder / "elsewhere")
+    refused(pipeline.door("table", "gaps", after=request), 5, "there is no table")

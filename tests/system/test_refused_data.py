@@ -150,3 +150,19 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(
         if what == "uid" and words[0] in ("offsets", "plans"):
             continue
         refused(result, 5, f"/consumers/{pipeline.group}/etl/clicks" if what != "uid" else "uid")
+
+
+def test_an_offset_that_is_no_number_does_not_hold_up_a_stored_plan(pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    pipeline.ran()
+    pipeline.produce(80)
+    pipeline.killed_before("fetch")
+    path = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1"
+    with pipeline.zookeeper() as client:
+        client.set(path, b"abc")
+    refused(pipeline.run(), 5, "no number: 'abc'", "etl ledger restore CONF")
+    assert pipeline.is_whole(), "the stored plan was executed"
+    restored = pipeline.door("ledger", "restore", after=["--reason", "known", "--yes"])
+    assert restored.code == 0
+    assert pipeline.ran().outcomes[-1] == "offsets_set"
+    assert pipeline.committed() == dict.fromkeys(range(4), 40)

@@ -17,6 +17,14 @@ from tests.fakes.broker import FakeBroker
 from tests.system.driving import Pipeline
 
 
+@pytest.mark.parametrize("length", [249, 250], ids=["a name", "longer than any name"])
+def test_a_topic_that_is_not_there_is_named_also_beside_one_that_is(
+    pipeline: Pipeline, length: int
+) -> None:
+    pipeline.settings = {"source": {"topics": [pipeline.topic, "x" * length]}}
+    refused(pipeline.run(), 2, "The topic is not there", "source.topics", "x" * length)
+
+
 @pytest.mark.parametrize(
     ("transform", "words"),
     [

@@ -408,6 +408,20 @@ def test_a_restore_after_the_removal_of_rows_is_reported_and_needs_no_decision()
 
 
 @pytest.mark.parametrize(
+    ("newest", "restores"), [(8, True), (9, False)], ids=["nothing later", "a later commit"]
+)
+def test_a_restore_is_advised_only_where_it_takes_back_nothing_else(
+    newest: int, restores: bool
+) -> None:
+    removed = (ForeignCommit(8, "DELETE", "removed rows"),)
+    error = disagreement(ledger_of(2), table_of(2, version=newest, foreign=removed), "DELETE")
+    assert ("RESTORE the table to version 7" in error.action) is restores
+    assert ("A RESTORE would take back the later commits" in error.action) is not restores
+    assert ("`etl replay CONF" in error.action) is not restores
+    assert f"etl table accept-changes CONF {newest}" in error.action
+
+
+@pytest.mark.parametrize(
     ("table_id", "message"),
     [
         ("t1", "Plan 3 was in the table as version 7, now the table does not hold it"),

@@ -19,6 +19,7 @@ from etl.decide.run_requests import (
     interval_of_run,
     milliseconds,
     moment,
+    point_in_time,
     range_arguments,
     run_arguments,
     split_into_intervals,
@@ -108,6 +109,17 @@ def test_a_whole_is_divided_without_a_hole_and_its_last_interval_may_be_short() 
     ]
     assert (found[0].start, found[-1].end) == (whole.start, whole.end)
     assert [one.end for one in found[:-1]] == [one.start for one in found[1:]]
+
+
+def test_a_whole_that_ends_with_the_calendar_is_one_interval() -> None:
+    whole = interval_between("9999-12-31T00:00Z", "9999-12-31T23:59Z")
+    assert list(split_into_intervals(whole, timedelta(days=999_999_999))) == [whole]
+
+
+def test_a_time_before_the_calendar_is_an_invalid_argument() -> None:
+    with pytest.raises(SettingsError, match="before the year 1") as caught:
+        point_in_time("-9999999d", "--until", 1_750_000_000_000)
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

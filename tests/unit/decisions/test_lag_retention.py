@@ -83,6 +83,11 @@ def test_a_start_expires_by_size_when_the_bytes_after_it_nearly_reach_the_limit(
     assert bool(soon(snapshot, OffsetRange(A, start, 1_000))) is is_told
 
 
+def test_a_tiered_topic_is_not_reported_by_size_since_its_logs_are_local_parts_only() -> None:
+    snapshot = snapshot_of(retention={"clicks": Retention(bytes=9_000, is_tiered=True)})
+    assert soon(snapshot, OffsetRange(A, 100, 1_000)) == ()
+
+
 @pytest.mark.parametrize(("ago_s", "is_told"), [(1_200, True), (1_201, False)])
 def test_without_retention_of_brokers_the_movement_of_the_log_start_counts(
     ago_s: int, is_told: bool

@@ -265,3 +265,9 @@ def result_of(r: OffsetRange, rows: Collection[Row]) -> RangeResult:
         for partition, place in rows
     )
     return RangeResult(rows=count, missing_offsets=0 if r.partition.is_physical else r.size - count)
+
+
+def record_losses(out: Outside, plan: Plan) -> None:
+    """The losses table takes each number once, and no smaller one after it."""
+    if plan.number > max((number for number, _ in out.losses), default=0):
+        out.losses.extend((plan.number, loss) for loss in plan.losses.lost)

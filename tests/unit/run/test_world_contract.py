@@ -10,10 +10,11 @@ from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog, offset_of
-from tests.fakes.outside import GROUP, PIPELINE, Outside
+from tests.fakes.outside import Outside
 from tests.fakes.world import FakeWorld
 from tests.fakes.world_contract import WorldContract
 from tests.fakes.world_stage import GROUP_OWNER, SIZES
+from tests.fakes.znode_views import GROUP, PIPELINE
 
 SETTINGS = plain_settings(pipeline=PIPELINE, group=GROUP)
 

@@ -5,10 +5,8 @@ twice, and lost offsets are named.
 from __future__ import annotations
 
 import contextlib
-import copy
 import shlex
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -33,6 +31,7 @@ from tests.fakes.stories import (
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
+from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
 A, B, C = LOGS
 
@@ -124,24 +123,17 @@ def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothi
     outside.logs[A].end = 25
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, When.AFTER))
-    kept = copy_of_ledger(outside)
+    kept = znodes_of(outside)
     run(outside)
     outside.logs[A].cut(5)
     outside.logs[A].end = 40
     accept(outside, "clicks:0")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at("append", When.AFTER) if later == "reset" else None)
-    vars(outside).update(kept)
+    restore_znodes(outside, kept)
     run(outside, settings_of(on_offset_changed=policy))
     reject_missing_records(outside)
     assert not outside.losses
-
-
-def copy_of_ledger(outside: Outside) -> dict[str, Any]:
-    """What a copy of ZooKeeper holds."""
-    return copy.deepcopy(
-        {name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")}
-    )
 
 
 def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset() -> None:
@@ -436,7 +428,7 @@ def test_two_operators_cannot_both_take_a_plans_place() -> None:
         if (reached, side) == ("supersede", When.BEFORE):
             accept(outside, "clicks:0")
 
-    with pytest.raises(Owned, match="changed this plan"):
+    with pytest.raises(Owned, match="stored or changed plan"):
         accept(outside, "clicks:0", at=at)
 
 

@@ -5,9 +5,8 @@ commits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from etl.decide.offsets import both
 from etl.io.zookeeper.ledger import PlanLedger
@@ -27,20 +26,18 @@ from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Pa
 from tests.fakes.fake_group import FakeGroup
 from tests.fakes.fake_log import FakeLog, Place
 from tests.fakes.znode_views import (
-    DOCUMENTS,
     GROUP,
+    IN_PIPELINE,
     PIPELINE,
-    Documents,
-    Offsets,
-    OwnerNodes,
-    Versions,
+    View,
+    documents,
+    offsets,
+    owner_nodes,
 )
 from tests.fakes.zookeeper_memory import Memory, MemoryZooKeeper
 
 CLUSTER = "cluster-1"
 BROKER = Broker(0, "127.0.0.1", 9092)
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 def leader_of(partition: TopicPartition) -> Leader:
@@ -122,7 +119,7 @@ class Outside:
     app_id: str = APP_ID
 
     def __post_init__(self) -> None:
-        self.zookeeper.ensure(DOCUMENTS.root)  # as the driver lock does
+        self.zookeeper.ensure(IN_PIPELINE.root)  # as the driver lock does
 
     @property
     def ledger(self) -> PlanLedger:
@@ -132,61 +129,52 @@ class Outside:
     @property
     def uid(self) -> str | None:
         """The pipeline's uid; None before a plan is stored."""
-        return self.zookeeper.find(DOCUMENTS.root).payload.decode() or None
+        return self.zookeeper.find(IN_PIPELINE.root).payload.decode() or None
 
     @uid.setter
     def uid(self, uid: str | None) -> None:
-        self.zookeeper.find(DOCUMENTS.root).payload = (uid or "").encode()
+        self.zookeeper.find(IN_PIPELINE.root).payload = (uid or "").encode()
 
     @property
-    def plans(self) -> MutableMapping[int, bytes]:
+    def plans(self) -> View[int, bytes]:
         """The stored plans."""
-        return Documents(self.zookeeper, DOCUMENTS.plans, DOCUMENTS.plan, int)
+        return documents(self.zookeeper, IN_PIPELINE.plans, IN_PIPELINE.plan, int)
 
     @plans.setter
-    def plans(self, plans: Mapping[int, bytes]) -> None:
-        _put(self.plans, plans)
+    def plans(self, plans: MutableMapping[int, bytes]) -> None:
+        self.plans.put(plans)
 
     @property
-    def plan_versions(self) -> MutableMapping[int, int]:
-        """How often each plan's znode was written again."""
-        return Versions(self.zookeeper, DOCUMENTS.plans, DOCUMENTS.plan, int)
-
-    @plan_versions.setter
-    def plan_versions(self, versions: Mapping[int, int]) -> None:
-        self.plan_versions.update(versions)
-
-    @property
-    def applied(self) -> MutableMapping[int, bytes]:
+    def applied(self) -> View[int, bytes]:
         """The recorded results of plans."""
-        return Documents(self.zookeeper, DOCUMENTS.applied_plans, DOCUMENTS.applied, int)
+        return documents(self.zookeeper, IN_PIPELINE.applied_plans, IN_PIPELINE.applied, int)
 
     @applied.setter
-    def applied(self, applied: Mapping[int, bytes]) -> None:
-        _put(self.applied, applied)
+    def applied(self, applied: MutableMapping[int, bytes]) -> None:
+        self.applied.put(applied)
 
     @property
-    def backfills(self) -> MutableMapping[str, bytes]:
+    def backfills(self) -> View[str, bytes]:
         """The requests of backfills."""
-        return Documents(self.zookeeper, DOCUMENTS.backfills, DOCUMENTS.backfill)
+        return documents(self.zookeeper, IN_PIPELINE.backfills, IN_PIPELINE.backfill)
 
     @property
-    def offsets(self) -> MutableMapping[TopicPartition, tuple[int, int]]:
+    def offsets(self) -> View[TopicPartition, tuple[int, int]]:
         """Value and version of each offset's znode."""
-        return Offsets(self.zookeeper)
+        return offsets(self.zookeeper)
 
     @offsets.setter
-    def offsets(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        _put(self.offsets, offsets)
+    def offsets(self, found: MutableMapping[TopicPartition, tuple[int, int]]) -> None:
+        self.offsets.put(found)
 
     @property
-    def owners(self) -> MutableMapping[TopicPartition, str]:
+    def owners(self) -> View[TopicPartition, str]:
         """Who owns which partition."""
-        return OwnerNodes(self.zookeeper)
+        return owner_nodes(self.zookeeper)
 
     @owners.setter
-    def owners(self, owners: Mapping[TopicPartition, str]) -> None:
-        _put(self.owners, owners)
+    def owners(self, owners: MutableMapping[TopicPartition, str]) -> None:
+        self.owners.put(owners)
 
     @property
     def acknowledged(self) -> Acknowledgement | None:
@@ -211,7 +199,7 @@ class Outside:
     def kept_keys(self, keys: tuple[RunKeyRecord, ...]) -> None:
         ledger = self.ledger
         kept = replace(ledger.read_loaded_intervals(), keys=keys)
-        assert ledger.documents.put(DOCUMENTS.loaded, render(kept))
+        assert ledger.documents.put(IN_PIPELINE.loaded, render(kept))
 
     @property
     def pauses(self) -> tuple[Pause, ...]:
@@ -293,10 +281,3 @@ class Outside:
         if not plans:
             return None
         return plan_document.parse_plan(plans[max(plans)], path="plans")
-
-
-def _put(view: MutableMapping[K, V], found: Mapping[K, V]) -> None:
-    """Write these znodes in the place of all of that kind."""
-    wanted = dict(found)
-    view.clear()
-    view.update(wanted)

@@ -16,6 +16,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from kazoo.exceptions import ConnectionLoss
+
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
 from etl.decide.loaded_intervals import Span
 from etl.decide.member_offsets import CommitOutcome, commit_outcome
@@ -33,7 +35,7 @@ from etl.decide.recreated_or_truncated import (
     known_places,
 )
 from etl.decide.run_requests import bounds_to_find
-from etl.errors import OffsetMoved, Owned
+from etl.errors import OffsetMoved, Owned, SessionLost
 from etl.io.process import this_driver
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import Check, DriverLock, PlanLedger
@@ -90,7 +92,7 @@ from tests.fakes import fake_group, fake_table
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import CLUSTER, Outside, leader_of
 from tests.fakes.znode_views import GROUP, PIPELINE
-from tests.fakes.zookeeper_memory import Change, MemoryZooKeeper
+from tests.fakes.zookeeper_memory import MemoryZooKeeper
 
 _processes = itertools.count(10_000_000)
 """Ids of drivers: no process of this host has them, so each counts as dead."""
@@ -180,10 +182,13 @@ class FakeWorld(PlanStore):
         return change()
 
     @contextmanager
-    def _changing(self, change: Change) -> Iterator[None]:
-        step = self._step
-        with self._in_step(step if change is Change.ZNODES else f"{step}: parents"):
-            yield
+    def _changing(self, is_of_parents: bool) -> Iterator[None]:
+        step = f"{self._step}: parents" if is_of_parents else self._step
+        try:
+            with self._in_step(step):
+                yield
+        except SessionLost as error:
+            raise ConnectionLoss from error
 
     @contextmanager
     def _in_step(self, step: str) -> Iterator[None]:
@@ -208,6 +213,7 @@ class FakeWorld(PlanStore):
 
     def _snapshot(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         out = self.outside
+        self._pipelines_version = self.ledger.pipelines_version()
         committed = out.committed()
         ours = {
             partition: found

@@ -3,7 +3,7 @@ makes. The edges in etl/io/zookeeper run over it as over a server.
 
 `tests/system/test_zookeeper_memory.py` plays the same requests on it and on a real ZooKeeper.
 
-Not here: ACLs (everything is permitted), logins, broken connections, and the time after which the
+Not here: ACLs (everything is permitted), logins, watches (none fires), and the time after which the
 session of a dead client ends (`Memory.end` ends it).
 """
 
@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
 from typing import Any
 
 from kazoo.client import TransactionRequest
@@ -27,17 +26,15 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
 )
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
-from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.protocol.states import ZnodeStat
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.io.zookeeper.session_requests import SessionLife, ZooKeeper
 from etl.model.security import OPEN_ZOOKEEPER
 
-Watch = Callable[[object], None]
-_EPHEMERAL, _SEQUENCE = 1, 2
+_EPHEMERAL, _SEQUENCE, _TRIES = 1, 2, 3
 
 
 class Znode:
@@ -80,7 +77,6 @@ class Memory:
     def __init__(self) -> None:
         self.znodes = {"/": Znode(b"")}
         self.sessions = itertools.count(1)
-        self._watches: dict[str, list[Watch]] = {}
         self._undo: list[Callable[[], None]] = []
         """What reverts the changes of the present transaction, the last one first."""
 
@@ -101,6 +97,11 @@ class Memory:
         if found is None:
             raise NoNodeError
         return found
+
+    def children(self, path: str) -> list[str]:
+        """Return the names of the children; none for a missing znode."""
+        found = self.znodes.get(path)
+        return list(found.children) if found else []
 
     def check(self, path: str, version: int) -> Znode:
         """Return the znode if it has that version; -1: any."""
@@ -128,7 +129,7 @@ class Memory:
             del self.znodes[path], parent.children[name]
             parent.created -= 1
 
-        self._changed(undo, path, above)
+        self._undo.append(undo)
         return path
 
     def write(self, path: str, payload: bytes, version: int = -1) -> Znode:
@@ -142,7 +143,7 @@ class Memory:
             found.payload = before
             found.version -= 1
 
-        self._changed(undo, path)
+        self._undo.append(undo)
         return found
 
     def delete(self, path: str, version: int = -1) -> None:
@@ -157,7 +158,7 @@ class Memory:
         def undo() -> None:
             self.znodes[path], parent.children[name] = found, None
 
-        self._changed(undo, path, above)
+        self._undo.append(undo)
 
     def delete_tree(self, path: str) -> None:
         """Delete the znode and all below it, if it exists."""
@@ -225,59 +226,32 @@ class Memory:
         """Put copies in the place of all znodes."""
         self.znodes = {path: found.copy() for path, found in znodes.items()}
 
-    def watch(self, path: str, watch: Watch | None) -> None:
-        """Call `watch` once, when the znode or the list of its children changes."""
-        if watch is not None:
-            self._watches.setdefault(path, []).append(watch)
-
-    def _changed(self, undo: Callable[[], None], *paths: str) -> None:
-        self._undo.append(undo)
-        for path in paths if self._watches else ():
-            for watch in self._watches.pop(path, ()):
-                watch(None)
-
-
-class Change(str, Enum):
-    """What a request changes."""
-
-    PARENTS = "parents"
-    """Znodes without payload, above one that is written next."""
-    ZNODES = "znodes"
-
 
 @contextlib.contextmanager
-def _undisturbed(change: Change) -> Iterator[None]:
-    del change
+def _undisturbed(is_of_parents: bool) -> Iterator[None]:
+    del is_of_parents
     yield
 
 
 class Answer:
     """The answer to a request, which is there at once."""
 
-    def __init__(self) -> None:
-        self._value: Any = None
-        self._error: Exception | None = None
-
-    def set(self, value: Any) -> None:
-        """Answer by a value."""
-        self._value = value
-
-    def set_exception(self, error: Exception) -> None:
-        """Answer by an error."""
-        self._error = error
+    value: Any = None
+    error: Exception | None = None
 
     def get(self) -> Any:
         """Return the value, or raise the error."""
-        if self._error is not None:
-            raise self._error
-        return self._value
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class MemoryClient:
     """One session, with kazoo's calls.
 
-    `changing` is entered around each request that changes znodes. A test may look, change or raise
-    there. What it raises before the request prevents it; after `die` every call raises.
+    `changing` is entered around each request that changes znodes, with True for one that only creates
+    empty znodes above others. A test may look, change or raise
+    there; ConnectionLoss: the request or its answer is lost. After `die` every call raises.
     """
 
     login_refused = False
@@ -289,42 +263,35 @@ class MemoryClient:
         self.session = next(memory.sessions)
         self.client_id = (self.session, b"")
         self.handler = self
-        self.changing: Callable[[Change], contextlib.AbstractContextManager[None]] = _undisturbed
+        self.changing: Callable[[bool], contextlib.AbstractContextManager[None]] = _undisturbed
         self._death: BaseException | None = None
-        self._listeners: list[Callable[[str], None]] = []
 
     @property
     def connected(self) -> bool:
         """False once the session is over."""
         return self._death is None
 
-    def add_listener(self, listener: Callable[[str], None]) -> None:
-        """Call it for each state."""
-        self._listeners.append(listener)
+    def add_listener(self, listener: object) -> None:
+        """The state never changes."""
 
     def die(self, death: BaseException) -> None:
         """Every later call raises this. Ephemeral znodes stay until the session is ended."""
         self._death = death
 
-    def expire(self) -> None:
-        """The server ends the session, and the client knows."""
-        self.memory.end(self.session)
-        self.die(SessionExpiredError())
-        for listener in self._listeners:
-            listener(KazooState.LOST)
-
     def start(self, timeout: float = 0) -> None:
-        """Nothing is to be connected."""
+        pass
 
     def stop(self) -> None:
-        """End the session."""
         self.memory.end(self.session)
 
     def close(self) -> None:
-        """Nothing is left to be closed."""
+        pass
 
     def retry(self, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Call once; no connection breaks here."""
+        """Call again after a lost answer."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(ConnectionLoss):
+                return call(*args, **more)
         return call(*args, **more)
 
     def command(self, name: bytes) -> str:
@@ -332,30 +299,23 @@ class MemoryClient:
         raise ConnectionLoss(name)
 
     def acl_of(self, path: str) -> list[Any]:
-        """Everything is permitted."""
         del path
         return OPEN_ACL_UNSAFE  # type: ignore[no-any-return]
 
     def get(self, path: str) -> tuple[bytes, ZnodeStat]:
-        """Return payload and stat."""
         found = self._find(path)
         return found.payload, found.stat
 
-    def exists(self, path: str, watch: Watch | None = None) -> ZnodeStat | None:
-        """Return the stat; None if it does not exist."""
+    def exists(self, path: str, watch: object = None) -> ZnodeStat | None:
         self._require()
-        self.memory.watch(self._full(path), watch)
         found = self.memory.znodes.get(self._full(path))
         return found.stat if found else None
 
-    def get_children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Return the names of the children."""
+    def get_children(self, path: str, watch: object = None) -> list[str]:
         found = self._find(path)
-        self.memory.watch(self._full(path), watch)
         return list(found.children)
 
     def sync(self, path: str) -> str:
-        """There is no other server to wait for."""
         self._require()
         return path
 
@@ -368,61 +328,50 @@ class MemoryClient:
         sequence: bool = False,
         makepath: bool = False,
     ) -> str:
-        """Create a znode, with its parents or not; return its path."""
         del acl
         if makepath:
             self.ensure_path(_parent_and_name(path)[0])
         owner = self.session if ephemeral else 0
         full = self._full(path)
-        return self._created(
-            Change.ZNODES, lambda: self.memory.create(full, value, owner, sequence=sequence)
+        return self._change(  # type: ignore[no-any-return]
+            lambda: self.memory.create(full, value, owner, sequence=sequence)
         )
 
-    def _created(self, change: Change, create: Callable[[], str]) -> str:
-        path: str = self._change(change, create)
-        return path.removeprefix(self.chroot)
-
     def ensure_path(self, path: str) -> bool | str:
-        """Create the znode and those above it, without payload. Those of the chroot must exist."""
         full = self._full(path)
         self._require()
         if full in self.memory.znodes:
             return True
-        self._change(Change.PARENTS, lambda: self.memory.ensure(full))
+        self._change(lambda: self.memory.ensure(full), is_of_parents=True)
         return path
 
     def set(self, path: str, value: bytes, version: int = -1) -> ZnodeStat:
-        """Write a znode."""
         full = self._full(path)
-        return self._change(Change.ZNODES, lambda: self.memory.write(full, value, version).stat)
+        return self._change(lambda: self.memory.write(full, value, version).stat)
 
     def delete(self, path: str, version: int = -1, recursive: bool = False) -> bool | None:
-        """Delete a znode, with all below it or without."""
         full = self._full(path)
         if recursive:
             is_there = full in self.memory.znodes
-            self._change(Change.ZNODES, lambda: self.memory.delete_tree(full))
+            self._change(lambda: self.memory.delete_tree(full))
             return None if is_there else True
-        self._change(Change.ZNODES, lambda: self.memory.delete(full, version))
+        self._change(lambda: self.memory.delete(full, version))
         return True
 
     def transaction(self) -> TransactionRequest:
-        """Begin a transaction."""
         return TransactionRequest(self)
 
     def get_async(self, path: str) -> Answer:
-        """As `get`."""
         return _answered(lambda: self.get(path))
 
     def get_children_async(self, path: str) -> Answer:
-        """As `get_children`."""
         return _answered(lambda: self.get_children(path))
 
     def create_async(self, path: str) -> Answer:
         """As `create`, of a znode that is a parent only."""
         full = self._full(path)
         return _answered(
-            lambda: self._created(Change.PARENTS, lambda: self.memory.create(full, b""))
+            lambda: self._change(lambda: self.memory.create(full, b""), is_of_parents=True)
         )
 
     @staticmethod
@@ -431,20 +380,21 @@ class MemoryClient:
         return Answer()
 
     def _call(self, request: Transaction, answer: Answer) -> None:
-        """As kazoo: send a transaction."""
-        with self.changing(Change.ZNODES):
-            self._require()
-            results = self.memory.transact(request.operations, self.session)
-        answer.set([self._as_kazoo(result) for result in results])
+        try:
+            results = self._change(lambda: self.memory.transact(request.operations, self.session))
+        except KazooException as error:
+            answer.error = error
+            return
+        answer.value = [self._below_chroot(result) for result in results]
 
-    def _as_kazoo(self, result: Any) -> Any:
+    def _below_chroot(self, result: Any) -> Any:
         return result.removeprefix(self.chroot) if isinstance(result, str) else result
 
-    def _change(self, change: Change, do: Callable[[], Any]) -> Any:
+    def _change(self, do: Callable[[], Any], *, is_of_parents: bool = False) -> Any:
         self._require()
-        with self.changing(change):
+        with self.changing(is_of_parents):
             self._require()
-            return do()
+            return self._below_chroot(do())
 
     def _find(self, path: str) -> Znode:
         self._require()
@@ -461,9 +411,9 @@ class MemoryClient:
 def _answered(request: Callable[[], Any]) -> Answer:
     answer = Answer()
     try:
-        answer.set(request())
+        answer.value = request()
     except KazooException as error:
-        answer.set_exception(error)
+        answer.error = error
     return answer
 
 

@@ -6,7 +6,6 @@ The same random requests of two sessions go to both, and their answers and znode
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,16 +143,3 @@ def test_the_end_of_a_session_deletes_its_ephemeral_znodes(
     other.client.create("/theirs", b"", ephemeral=True)
     ours.close()
     assert sorted(other.children("/") or ()) == ["stays", "theirs"]
-
-
-def test_watches_fire_once_for_the_next_change(pair: tuple[ZooKeeper, ZooKeeper]) -> None:
-    ours, other = pair
-    ours.ensure("/a")
-    seen = {name: threading.Event() for name in ("created", "child", "deleted")}
-    ours.client.exists("/new", watch=lambda _: seen["created"].set())
-    ours.client.get_children("/a", watch=lambda _: seen["child"].set())
-    other.client.create("/new", b"")
-    other.client.create("/a/b", b"")
-    ours.client.exists("/a/b", watch=lambda _: seen["deleted"].set())
-    other.client.delete("/a/b")
-    assert all(fired.wait(10) for fired in seen.values())

@@ -54,7 +54,7 @@ class FakeStage:
         return self._outside.removals
 
     def forget(self, number: int | None = None) -> None:
-        for kept in (self._outside.plans, self._outside.plan_versions, self._outside.applied):
+        for kept in (self._outside.plans, self._outside.applied):
             for one in [number] if number else list(kept):
                 kept.pop(one, None)
         if number is None:

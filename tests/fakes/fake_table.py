@@ -17,7 +17,6 @@ from etl.errors import (
     TableUnreachable,
     TopicRecreated,
 )
-from etl.ledger import plan_document
 from etl.model.partitions import TopicPartition, render_intervals
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import CommitMetadata, Table
@@ -46,7 +45,7 @@ def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:
         plan.origin.pipeline_id,
         plan.number,
         plan.id,
-        document=plan_document.render_plan(plan),
+        document=commit.document,
         run_id=commit.run_id,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from etl.decide.offsets import both
 from etl.io.zookeeper.ledger import PlanLedger
@@ -82,6 +83,11 @@ class FakeCommit:
     @property
     def uid(self) -> str:
         return self.plan.origin.pipeline_id
+
+    @cached_property
+    def document(self) -> bytes:
+        """The plan, as the commit's metadata have it."""
+        return plan_document.render_plan(self.plan)
 
 
 @dataclass

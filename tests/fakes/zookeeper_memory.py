@@ -34,7 +34,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from etl.io.zookeeper.session_requests import SessionLife, ZooKeeper
 from etl.model.security import OPEN_ZOOKEEPER
 
-_EPHEMERAL, _SEQUENCE, _TRIES = 1, 2, 3
+_EPHEMERAL, _SEQUENCE = 1, 2
 
 
 class Znode:
@@ -289,10 +289,10 @@ class MemoryClient:
 
     def retry(self, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """Call again after a lost answer."""
-        for _ in range(_TRIES - 1):
-            with contextlib.suppress(ConnectionLoss):
-                return call(*args, **more)
-        return call(*args, **more)
+        try:
+            return call(*args, **more)
+        except ConnectionLoss:
+            return call(*args, **more)
 
     def command(self, name: bytes) -> str:
         """This server answers none, so nothing is known of its version."""

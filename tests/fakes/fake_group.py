@@ -54,12 +54,7 @@ def commit_fenced(out: Outside, plan: Plan) -> RejectedCommit | None:
     assert plan.commit.member
     if out.group.fences(plan.commit.member):
         return RejectedCommit("the coordinator does not take us for its member any more")
-    out.kept.update(
-        {
-            partition: (plan.loaded_until[partition], plan.commit_metadata)
-            for partition in plan.offsets_to_commit
-        }
-    )
+    _keep(out, plan, plan.offsets_to_commit)
     return None
 
 
@@ -70,12 +65,7 @@ def commit_of_member(
     assert plan.commit.member
     if out.group.fences(plan.commit.member):
         return []
-    out.kept.update(
-        {
-            partition: (plan.loaded_until[partition], plan.commit_metadata)
-            for partition in partitions
-        }
-    )
+    _keep(out, plan, partitions)
     return list(partitions)
 
 
@@ -89,12 +79,7 @@ def commit_as_owner(
         for partition in partitions
     ):
         return []
-    out.kept.update(
-        {
-            partition: (plan.loaded_until[partition], plan.commit_metadata)
-            for partition in partitions
-        }
-    )
+    _keep(out, plan, partitions)
     return list(partitions)
 
 
@@ -111,3 +96,8 @@ def commit(out: Outside, plan: Plan, partitions: Sequence[TopicPartition]) -> No
     for partition in partitions:
         if now.get(partition, NOTHING_COMMITTED).offset != after[partition].offset:
             out.kept[partition] = after[partition].offset or 0, after[partition].metadata or ""
+
+
+def _keep(out: Outside, plan: Plan, partitions: Sequence[TopicPartition]) -> None:
+    for partition in partitions:
+        out.kept[partition] = plan.loaded_until[partition], plan.commit_metadata

@@ -30,10 +30,10 @@ from tests.fakes.znode_views import (
     GROUP,
     IN_PIPELINE,
     PIPELINE,
-    View,
     documents,
     offsets,
     owner_nodes,
+    put,
 )
 from tests.fakes.zookeeper_memory import Memory, MemoryZooKeeper
 
@@ -142,45 +142,45 @@ class Outside:
         self.zookeeper.find(IN_PIPELINE.root).payload = (uid or "").encode()
 
     @property
-    def plans(self) -> View[int, bytes]:
+    def plans(self) -> MutableMapping[int, bytes]:
         """The stored plans."""
         return documents(self.zookeeper, IN_PIPELINE.plans, IN_PIPELINE.plan, int)
 
     @plans.setter
     def plans(self, plans: MutableMapping[int, bytes]) -> None:
-        self.plans.put(plans)
+        put(self.plans, plans)
 
     @property
-    def applied(self) -> View[int, bytes]:
+    def applied(self) -> MutableMapping[int, bytes]:
         """The recorded results of plans."""
         return documents(self.zookeeper, IN_PIPELINE.applied_plans, IN_PIPELINE.applied, int)
 
     @applied.setter
     def applied(self, applied: MutableMapping[int, bytes]) -> None:
-        self.applied.put(applied)
+        put(self.applied, applied)
 
     @property
-    def backfills(self) -> View[str, bytes]:
+    def backfills(self) -> MutableMapping[str, bytes]:
         """The requests of backfills."""
         return documents(self.zookeeper, IN_PIPELINE.backfills, IN_PIPELINE.backfill)
 
     @property
-    def offsets(self) -> View[TopicPartition, tuple[int, int]]:
+    def offsets(self) -> MutableMapping[TopicPartition, tuple[int, int]]:
         """Value and version of each offset's znode."""
         return offsets(self.zookeeper)
 
     @offsets.setter
     def offsets(self, found: MutableMapping[TopicPartition, tuple[int, int]]) -> None:
-        self.offsets.put(found)
+        put(self.offsets, found)
 
     @property
-    def owners(self) -> View[TopicPartition, str]:
+    def owners(self) -> MutableMapping[TopicPartition, str]:
         """Who owns which partition."""
         return owner_nodes(self.zookeeper)
 
     @owners.setter
     def owners(self, owners: MutableMapping[TopicPartition, str]) -> None:
-        self.owners.put(owners)
+        put(self.owners, owners)
 
     @property
     def acknowledged(self) -> Acknowledgement | None:

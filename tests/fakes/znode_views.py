@@ -63,11 +63,12 @@ class View(MutableMapping[K, V], Generic[K, V]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
-    def put(self, found: MutableMapping[K, V]) -> None:
-        """Write these in the place of all."""
-        wanted = dict(found)
-        self.clear()
-        self.update(wanted)
+
+def put(view: MutableMapping[K, V], found: MutableMapping[K, V]) -> None:
+    """Write these znodes in the place of all of the view."""
+    wanted = dict(found)
+    view.clear()
+    view.update(wanted)
 
 
 def documents(

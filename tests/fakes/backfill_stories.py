@@ -8,6 +8,7 @@ from typing import Any
 from etl.decide.backfill import BackfillRequest, left_to_runs, unloaded_of, without
 from etl.decide.offsets import starts_of
 from etl.decide.table_changes import acknowledging, is_told
+from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_all_loaded_intervals
 from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import CommitResult
 from etl.report.run_progress import Outcome
@@ -15,7 +16,7 @@ from etl.report.run_report import Report
 from etl.run.backfill import Turn, backfill
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
-from tests.fakes import fake_ledger, fake_table
+from tests.fakes import fake_table
 from tests.fakes.outside import Outside
 from tests.fakes.stories import At, grow, new_report, outcomes, outside_of, run, settings_of
 from tests.fakes.world import Crash, FakeWorld, When
@@ -79,27 +80,26 @@ def filled(
 
 def left(outside: Outside, name: str = "old") -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
     """What the backfill still has to load."""
-    requested, newest = fake_ledger.read_backfill(outside, name), outside.newest_plan()
+    requested, newest = BackfillStore(outside.ledger).read(name), outside.newest_plan()
     assert requested and newest
-    unloaded = unloaded_of(requested, fake_ledger.loaded(outside, None))
+    unloaded = unloaded_of(requested, read_all_loaded_intervals(outside.ledger))
     of_runs = left_to_runs(requested, unloaded, starts_of(newest), newest.incarnations)
     return dict(without(unloaded, of_runs))
 
 
 def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
     """The decision of `etl table accept-changes` on the present table."""
-    ledger, table = fake_ledger.read_ledger(outside), fake_table.read_table(outside)
+    ledger, table = outside.ledger.read_ledger(), fake_table.read_table(outside)
     assert ledger.newest
     lacks_plan = False
     if not is_told(ledger, table):
         found = fake_table.results_from_table(outside, ledger.newest)
         lacks_plan = not any(one.rows for one in found)
         if table and not lacks_plan:
-            fake_ledger.record(
-                outside,
+            outside.ledger.record_applied(
                 CommitResult(
                     ledger.newest.number, ledger.newest.id, table.version, table.id, tuple(found)
-                ),
+                )
             )
     outside.acknowledged = acknowledging(
         ledger,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from etl.errors import Owned
-from etl.ledger import plan_document
+from etl.decide.offsets import is_anothers
+from etl.errors import OffsetMoved
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     Committed,
@@ -17,7 +17,7 @@ from etl.model.partitions import (
     RejectedCommit,
     TopicPartition,
 )
-from etl.model.plans import CommitState, Plan
+from etl.model.plans import Plan
 
 if TYPE_CHECKING:
     from tests.fakes.outside import Outside
@@ -54,12 +54,7 @@ def commit_fenced(out: Outside, plan: Plan) -> RejectedCommit | None:
     assert plan.commit.member
     if out.group.fences(plan.commit.member):
         return RejectedCommit("the coordinator does not take us for its member any more")
-    out.kept.update(
-        {
-            partition: (plan.loaded_until[partition], plan.commit_metadata)
-            for partition in plan.offsets_to_commit
-        }
-    )
+    _keep(out, plan, plan.offsets_to_commit)
     return None
 
 
@@ -70,12 +65,7 @@ def commit_of_member(
     assert plan.commit.member
     if out.group.fences(plan.commit.member):
         return []
-    out.kept.update(
-        {
-            partition: (plan.loaded_until[partition], plan.commit_metadata)
-            for partition in partitions
-        }
-    )
+    _keep(out, plan, partitions)
     return list(partitions)
 
 
@@ -89,27 +79,25 @@ def commit_as_owner(
         for partition in partitions
     ):
         return []
-    out.kept.update(
-        {
-            partition: (plan.loaded_until[partition], plan.commit_metadata)
-            for partition in partitions
-        }
-    )
+    _keep(out, plan, partitions)
     return list(partitions)
 
 
-def mark(out: Outside, plan: Plan) -> None:
-    """As `ledger_side_documents.write_mark`."""
-    there = plan_document.parse_plan(out.plans[plan.number], path="plans")
-    before, after = there.commit.state, plan.commit.state
-    is_late = before is CommitState.REJECTED and after is CommitState.DONE
-    if there.id != plan.id or not (before is CommitState.IN_DOUBT or before is after or is_late):
-        raise Owned("another driver changed the plan")
-    if before.is_unsettled:
-        out.plans[plan.number] = plan_document.render_plan(plan)
-        out.plan_versions[plan.number] = out.plan_versions.get(plan.number, 0) + 1
+def commit(out: Outside, plan: Plan, partitions: Sequence[TopicPartition]) -> None:
+    """As `StoredOffsets.move` from outside the group: the offset is read first, and nothing is
+    written if another client wrote it.
+    """
+    after = {partition: plan.moved(partition).in_kafka for partition in partitions}
+    now = {partition: Committed(at, None, word) for partition, (at, word) in out.kept.items()}
+    for partition in partitions:
+        found = now.get(partition, NOTHING_COMMITTED)
+        if is_anothers(found, plan.expected_commits[partition].in_kafka, after[partition]):
+            raise OffsetMoved("Another client moved the committed offset during the run")
+    for partition in partitions:
+        if now.get(partition, NOTHING_COMMITTED).offset != after[partition].offset:
+            out.kept[partition] = after[partition].offset or 0, after[partition].metadata or ""
 
 
-def void(plan: Plan) -> Plan:
-    """Return the plan with a rejected offset commit."""
-    return plan.with_commit_state(CommitState.REJECTED)
+def _keep(out: Outside, plan: Plan, partitions: Sequence[TopicPartition]) -> None:
+    for partition in partitions:
+        out.kept[partition] = plan.loaded_until[partition], plan.commit_metadata

@@ -17,7 +17,6 @@ from etl.errors import (
     TableUnreachable,
     TopicRecreated,
 )
-from etl.ledger import plan_document
 from etl.model.partitions import TopicPartition, render_intervals
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import CommitMetadata, Table
@@ -46,7 +45,7 @@ def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:
         plan.origin.pipeline_id,
         plan.number,
         plan.id,
-        document=plan_document.render_plan(plan),
+        document=commit.document,
         run_id=commit.run_id,
     )
 
@@ -265,3 +264,9 @@ def result_of(r: OffsetRange, rows: Collection[Row]) -> RangeResult:
         for partition, place in rows
     )
     return RangeResult(rows=count, missing_offsets=0 if r.partition.is_physical else r.size - count)
+
+
+def record_losses(out: Outside, plan: Plan) -> None:
+    """The losses table takes each number once, and no smaller one after it."""
+    if plan.number > max((number for number, _ in out.losses), default=0):
+        out.losses.extend((plan.number, loss) for loss in plan.losses.lost)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from etl.errors import Owned
+from etl.io.zookeeper.ledger import Check
+from etl.io.zookeeper.owners import OUR_VERSION
+from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import (
     MemberAssignment,
     Membership,
@@ -17,6 +20,7 @@ from etl.model.partitions import (
 from etl.run.service_interfaces import Member
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld
+from tests.fakes.znode_views import GROUP
 
 OTHERS = "group_consumer-1-0"
 
@@ -96,6 +100,11 @@ class FakeMember:
         if self._member_id:
             self._world.outside.group.end(self._member_id)
         self._member_id = None
+
+    def owner_checks(self, partitions: Collection[TopicPartition]) -> list[Check]:
+        """As `ZooKeeperMember`."""
+        paths = GroupPaths(GROUP)
+        return [Check(paths.owner(partition), OUR_VERSION) for partition in sorted(partitions)]
 
     @property
     def statistics(self) -> RebalanceStatistics:

@@ -1,14 +1,19 @@
-"""What outlives a driver, in memory: a broker's logs, a ZooKeeper that keeps versions, a table that
-keeps commits.
+"""What outlives a driver, in memory: a broker's logs, the znodes of ZooKeeper, a table that keeps
+commits.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from etl.decide.offsets import both
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_side_documents import read_pauses, read_pauses_at, write_pauses
 from etl.ledger import plan_document
+from etl.ledger.documents import render
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     Broker,
@@ -21,10 +26,19 @@ from etl.model.plans import Loss, Plan, RunKeyRecord
 from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Pause
 from tests.fakes.fake_group import FakeGroup
 from tests.fakes.fake_log import FakeLog, Place
+from tests.fakes.znode_views import (
+    GROUP,
+    IN_PIPELINE,
+    PIPELINE,
+    documents,
+    offsets,
+    owner_nodes,
+    put,
+)
+from tests.fakes.zookeeper_memory import Memory, MemoryZooKeeper
 
 CLUSTER = "cluster-1"
 BROKER = Broker(0, "127.0.0.1", 9092)
-GROUP, PIPELINE = "group", "clicks"
 
 
 def leader_of(partition: TopicPartition) -> Leader:
@@ -70,25 +84,20 @@ class FakeCommit:
     def uid(self) -> str:
         return self.plan.origin.pipeline_id
 
+    @cached_property
+    def document(self) -> bytes:
+        """The plan, as the commit's metadata have it."""
+        return plan_document.render_plan(self.plan)
+
 
 @dataclass
 class Outside:
     """Everything that outlives a driver."""
 
     logs: dict[TopicPartition, FakeLog]
-    uid: str | None = None
-    plans: dict[int, bytes] = field(default_factory=dict)
-    plan_versions: dict[int, int] = field(default_factory=dict)
-    """How often each plan's znode was written again."""
-    removals: list[ForeignCommit] = field(default_factory=list)
-    acknowledged: Acknowledgement | None = None
-    kept_keys: tuple[RunKeyRecord, ...] = ()
-    """Run keys that no stored plan has any more."""
-    applied: dict[int, bytes] = field(default_factory=dict)
+    zookeeper: Memory = field(default_factory=Memory)
     losses: list[tuple[int, Loss]] = field(default_factory=list)
     """Rows of the losses table: plan number and what it let go."""
-    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Value and version of each offset's znode."""
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
     kept: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     """Offset and word of each that the group's coordinator keeps."""
@@ -111,13 +120,102 @@ class Outside:
     the cluster.
     """
     live_consumers: tuple[str, ...] = ()
-    owners: dict[TopicPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     creation_ids: dict[str, str] = field(default_factory=dict)
-    pauses: tuple[Pause, ...] = ()
-    backfills: dict[str, bytes] = field(default_factory=dict)
-    """The requests of backfills."""
     app_id: str = APP_ID
+
+    def __post_init__(self) -> None:
+        self.zookeeper.ensure(IN_PIPELINE.root)  # as the driver lock does
+
+    @property
+    def ledger(self) -> PlanLedger:
+        """The real ledger of the pipeline, on a session of its own."""
+        return PlanLedger(MemoryZooKeeper(self.zookeeper), GROUP, PIPELINE)
+
+    @property
+    def uid(self) -> str | None:
+        """The pipeline's uid; None before a plan is stored."""
+        return self.zookeeper.find(IN_PIPELINE.root).payload.decode() or None
+
+    @uid.setter
+    def uid(self, uid: str | None) -> None:
+        self.zookeeper.find(IN_PIPELINE.root).payload = (uid or "").encode()
+
+    @property
+    def plans(self) -> MutableMapping[int, bytes]:
+        """The stored plans."""
+        return documents(self.zookeeper, IN_PIPELINE.plans, IN_PIPELINE.plan, int)
+
+    @plans.setter
+    def plans(self, plans: MutableMapping[int, bytes]) -> None:
+        put(self.plans, plans)
+
+    @property
+    def applied(self) -> MutableMapping[int, bytes]:
+        """The recorded results of plans."""
+        return documents(self.zookeeper, IN_PIPELINE.applied_plans, IN_PIPELINE.applied, int)
+
+    @applied.setter
+    def applied(self, applied: MutableMapping[int, bytes]) -> None:
+        put(self.applied, applied)
+
+    @property
+    def backfills(self) -> MutableMapping[str, bytes]:
+        """The requests of backfills."""
+        return documents(self.zookeeper, IN_PIPELINE.backfills, IN_PIPELINE.backfill)
+
+    @property
+    def offsets(self) -> MutableMapping[TopicPartition, tuple[int, int]]:
+        """Value and version of each offset's znode."""
+        return offsets(self.zookeeper)
+
+    @offsets.setter
+    def offsets(self, found: MutableMapping[TopicPartition, tuple[int, int]]) -> None:
+        put(self.offsets, found)
+
+    @property
+    def owners(self) -> MutableMapping[TopicPartition, str]:
+        """Who owns which partition."""
+        return owner_nodes(self.zookeeper)
+
+    @owners.setter
+    def owners(self, owners: MutableMapping[TopicPartition, str]) -> None:
+        put(self.owners, owners)
+
+    @property
+    def acknowledged(self) -> Acknowledgement | None:
+        """The last decision of an operator on the table."""
+        return self.ledger.read_acknowledgement()
+
+    @acknowledged.setter
+    def acknowledged(self, decision: Acknowledgement) -> None:
+        self.ledger.acknowledge(decision)
+
+    @property
+    def removals(self) -> list[ForeignCommit]:
+        """What is recorded of rows that others removed."""
+        return list(self.ledger.read_loaded_intervals().removals)
+
+    @property
+    def kept_keys(self) -> tuple[RunKeyRecord, ...]:
+        """Run keys that no stored plan has any more."""
+        return self.ledger.read_loaded_intervals().keys
+
+    @kept_keys.setter
+    def kept_keys(self, keys: tuple[RunKeyRecord, ...]) -> None:
+        ledger = self.ledger
+        kept = replace(ledger.read_loaded_intervals(), keys=keys)
+        assert ledger.documents.put(IN_PIPELINE.loaded, render(kept))
+
+    @property
+    def pauses(self) -> tuple[Pause, ...]:
+        """Paused partitions."""
+        return read_pauses(self.ledger)
+
+    @pauses.setter
+    def pauses(self, pauses: tuple[Pause, ...]) -> None:
+        ledger = self.ledger
+        write_pauses(ledger, pauses, read_pauses_at(ledger)[1])
 
     def commits(self) -> list[tuple[int, FakeCommit]]:
         """Version and commit of each that is ours, oldest first."""
@@ -160,10 +258,9 @@ class Outside:
 
     def move_offset(self, partition: TopicPartition, offset: int) -> None:
         """Another client writes an offset."""
-        self.offsets[partition] = (
-            offset,
-            self.offsets[partition][1] + 1 if partition in self.offsets else 0,
-        )
+        offsets = self.offsets
+        version = offsets[partition][1] + 1 if partition in offsets else 0
+        offsets[partition] = offset, version
 
     def committed(self) -> dict[TopicPartition, Committed]:
         """The offsets as a client reads them."""
@@ -186,6 +283,7 @@ class Outside:
 
     def newest_plan(self) -> Plan | None:
         """The plan with the highest number."""
-        if self.plans:
-            return plan_document.parse_plan(self.plans[max(self.plans)], path="plans")
-        return None
+        plans = self.plans
+        if not plans:
+            return None
+        return plan_document.parse_plan(plans[max(plans)], path="plans")

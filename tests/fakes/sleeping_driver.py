@@ -27,7 +27,9 @@ class Fate(str, Enum):
     CRASH = "crash"
     """Its process is gone. It releases nothing."""
     FAIL = "fail"
-    """ZooKeeper's session, or the table's store, is lost: before the change, or with its answer."""
+    """The connection to ZooKeeper or to the table's store breaks: before the change, or with its
+    answer.
+    """
     SLEEP = "sleep"
     """It stops, and does not know that its session ends meanwhile."""
 

@@ -1,8 +1,9 @@
 """The services of a run in memory, as one driver uses them.
 
-Their behaviour is that of `world_contract`: `outside` is the shared state, `fake_ledger` and
-`fake_table` change it. Before and after each single change the driver calls `at`, in which a test
-may crash it or change something.
+Ledger, offsets and owners are the real classes over ZooKeeper's znodes in memory. The table
+(`fake_table`), the partitions (`fake_log`) and a group in Kafka (`fake_group`) are fakes. Before
+and after each single change the driver calls `at`, in which a test may crash it or change
+something.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from kazoo.exceptions import ConnectionLoss
+
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
 from etl.decide.loaded_intervals import Span
 from etl.decide.member_offsets import CommitOutcome, commit_outcome
-from etl.decide.offsets import reject_other_offsets_storage, timestamps_to_look_up
+from etl.decide.offsets import (
+    in_zookeeper_alone,
+    reject_other_offsets_storage,
+    timestamps_to_look_up,
+)
 from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import plan_in_force
 from etl.decide.recreated_or_truncated import (
@@ -28,9 +35,25 @@ from etl.decide.recreated_or_truncated import (
     known_places,
 )
 from etl.decide.run_requests import bounds_to_find
-from etl.errors import Owned
+from etl.errors import OffsetMoved, Owned, SessionLost
+from etl.io.process import this_driver
+from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
+from etl.io.zookeeper.ledger import Check, DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_side_documents import (
+    BackfillStore,
+    find_key,
+    note_removals,
+    prune,
+    read_all_loaded_intervals,
+    read_pauses,
+    read_plans_with_results,
+    remember,
+    write_mark,
+)
+from etl.io.zookeeper.owners import Owners
 from etl.ledger import registrations
 from etl.model.partitions import (
+    NOTHING_COMMITTED,
     Committed,
     Membership,
     OffsetsStorage,
@@ -59,15 +82,21 @@ from etl.model.snapshot import (
     partition_snapshots,
     topic_snapshots,
 )
+from etl.run.live_services import PlanStore
 from etl.run.service_interfaces import Member
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
-from tests.fakes import fake_group, fake_ledger, fake_table
+from tests.builders import with_keys
+from tests.fakes import fake_group, fake_table
 from tests.fakes.fake_log import FakeLog
-from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Outside, leader_of
+from tests.fakes.outside import CLUSTER, Outside, leader_of
+from tests.fakes.znode_views import GROUP, PIPELINE
+from tests.fakes.zookeeper_memory import MemoryZooKeeper
 
-_processes = itertools.count(1)
+_processes = itertools.count(10_000_000)
+"""Ids of drivers: no process of this host has them, so each counts as dead."""
+_HERE = this_driver("")
 
 
 class Crash(BaseException):
@@ -85,8 +114,17 @@ def _nothing(step: str, when: When) -> None:
     del step, when
 
 
-class FakeWorld:
-    """One driver's view of `outside`; a `World` for `ingest`.
+class _Turn(DriverLock):
+    """The lock of a driver whose turn it always is: tests decide who works when."""
+
+    @contextmanager
+    def proven(self) -> Iterator[Check]:
+        """See DriverLock."""
+        yield Check("/", 0)
+
+
+class FakeWorld(PlanStore):
+    """One driver's view of `outside`: `Services` for `ingest`.
 
     `reads_first`: rows are read in a step before the append, as tasks do, so that the partitions
     may change in between.
@@ -109,24 +147,59 @@ class FakeWorld:
         self._request = request
         self._run_id = run_id
         self.outside = outside
-        self._settings = settings
+        self._settings = self.settings = settings
+        if settings.transform.dataframe is not None:
+            self.settings = with_keys(settings, transform={"dataframe": None})
         self._topics: TopicFilter = settings.source.topic_filter
         self._group = settings.group
-        us = registrations.DriverNode("127.0.0.1", next(_processes), None, run_id)
-        self._name = registrations.render_owner(
-            GROUP, registrations.OwnerNode(PIPELINE, us)
-        ).decode()
+        driver = replace(_HERE, pid=next(_processes), started=None, run_id=run_id)
+        self._us = registrations.OwnerNode(PIPELINE, driver)
+        self._name = registrations.render_owner(GROUP, self._us).decode()
+        self.zookeeper = MemoryZooKeeper(outside.zookeeper)
+        self.zookeeper.client.changing = self._changing
+        place = self.zookeeper, GROUP, PIPELINE
+        self.ledger = PlanLedger(*place)
+        self._lock, self._owners = _Turn(*place), Owners(*place)
+        self._group_offsets = ConsumerGroup(
+            self.zookeeper, GROUP, physical=settings.source.is_physical
+        )
+        self._backfills = BackfillStore(self.ledger)
+        self._pipelines_version: int | None = None
         self._at = at
         self._recorded: int | None = None
         self._logs_per_request = logs_per_request
+        self._step = ""
         self.steps: list[str] = []
 
     def _do(self, step: str, change: Callable[[], Any]) -> Any:
+        """Make one change outside of ZooKeeper, or look at something."""
+        with self._in_step(step):
+            return change()
+
+    def _write(self, step: str, change: Callable[[], Any]) -> Any:
+        """Call the real code; each of its changes of znodes is a change of this name."""
+        self._step = step
+        return change()
+
+    @contextmanager
+    def _changing(self, is_of_parents: bool) -> Iterator[None]:
+        step = f"{self._step}: parents" if is_of_parents else self._step
+        try:
+            with self._in_step(step):
+                yield
+        except SessionLost as error:
+            raise ConnectionLoss from error
+
+    @contextmanager
+    def _in_step(self, step: str) -> Iterator[None]:
         self.steps.append(step)
-        self._at(step, When.BEFORE)
-        result = change()
-        self._at(step, When.AFTER)
-        return result
+        try:
+            self._at(step, When.BEFORE)
+            yield
+            self._at(step, When.AFTER)
+        except Crash as crash:
+            self.zookeeper.client.die(crash)
+            raise
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """See World; `named` are offsets that an operator names."""
@@ -135,10 +208,13 @@ class FakeWorld:
     def _saw(self, found: Snapshot) -> Snapshot:
         if found.ledger.applied:
             self._recorded = found.ledger.applied.number
-        return replace(found, ledger=replace(found.ledger, pauses=self.outside.pauses))
+        pauses = read_pauses(self.ledger)
+        return replace(found, ledger=replace(found.ledger, pauses=pauses))
 
     def _snapshot(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         out = self.outside
+        self._pipelines_version = self.ledger.pipelines_version()
+        committed = out.committed()
         ours = {
             partition: found
             for partition, found in out.logs.items()
@@ -147,13 +223,13 @@ class FakeWorld:
         partitions = {partition: found for partition, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
         moments = timestamps_to_look_up(
-            partitions, plan_in_force(ledger, table), self._settings, out.committed()
+            partitions, plan_in_force(ledger, table), self._settings, committed
         )
         extents, in_force = (
             {partition: found.extent for partition, found in partitions.items()},
             plan_in_force(ledger, table),
         )
-        doubted = unverified_offsets(in_force, table, out.committed(), extents, named)
+        doubted = unverified_offsets(in_force, table, committed, extents, named)
         places = (end_places(extents), known_places(in_force, extents))
         called = cluster_identity(
             ledger.newest,
@@ -192,8 +268,8 @@ class FakeWorld:
                 extents,
                 ours.keys() - partitions.keys(),
                 leader={partition: leader_of(partition) for partition in partitions},
-                committed=out.committed(),
-                owner=out.owners,
+                committed=committed,
+                owner=dict(out.owners),
                 bytes_per_offset={partition: 100.0 for partition in partitions},
                 leader_epoch={
                     partition: max(found.epochs)
@@ -225,7 +301,7 @@ class FakeWorld:
         assert self._request is not None
         key, newest = self._request.run_key, ledger.newest
         if key:
-            plan, kept = fake_ledger.find_key(self.outside, key, newest.number if newest else 0)
+            plan, kept = find_key(self.ledger, key, newest.number if newest else 0)
         else:
             plan, kept = (None, None)
         until = bounds_to_find(self._request, newest, plan).until
@@ -235,22 +311,14 @@ class FakeWorld:
         return ResolvedRequest(self._request, kept, plan, found)
 
     def _ledger(self) -> Ledger:
-        return fake_ledger.read_ledger(self.outside)
+        return self.ledger.read_ledger()
 
     def _table(self) -> Table | None:
         return fake_table.read_table(self.outside)
 
     def wait_for_owners(self, partitions: Collection[TopicPartition]) -> None:
         """See World; owners disappear during `at` when the waiting begins, or never."""
-        self._do("wait for owners", lambda: self._reject_owned(partitions))
-
-    def _reject_owned(self, partitions: Collection[TopicPartition]) -> None:
-        for partition in sorted(self.outside.owners.keys() & partitions):
-            raise Owned(
-                f"the partition is owned by {self.outside.owners[partition]}",
-                topic=partition.topic,
-                partition=partition.partition,
-            )
+        self._do("wait for owners", lambda: self._owners.wait_until_gone(partitions, wait_s=0))
 
     def new_uid(self) -> str:
         """See World."""
@@ -270,39 +338,28 @@ class FakeWorld:
     def member(self) -> Member | None:
         """See World."""
         self._is_member = self._member is not None
-        return self._member(self) if self._member else None
+        found = self._member(self) if self._member else None
+        if self.outside.offsets_in is OffsetsStorage.ZOOKEEPER:
+            self._registered = found  # type: ignore[assignment]
+        return found
+
+    def reject_unwritable(self, plan: Plan) -> None:
+        """See PlanStore; the table takes every plan."""
 
     def store(self, plan: Plan) -> RejectedCommit | None:
         """See World."""
-        is_after_record = self._recorded == plan.number - 1
-        return self._handed_over(
-            "store plan",
-            plan,
-            lambda: fake_ledger.store_plan(self.outside, plan, is_after_record=is_after_record),
-        )
+        return self._write("store plan", lambda: super(FakeWorld, self).store(plan))  # type: ignore[no-any-return]
 
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
         """See World."""
-        self._do("remember", lambda: fake_ledger.remember(self.outside, key, after))
+        self._write("remember", lambda: remember(self.ledger, key, after=after))
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
         """See World."""
+        return self._write("supersede", lambda: super(FakeWorld, self).supersede(plan, ledger))  # type: ignore[no-any-return]
 
-        def write() -> None:
-            fake_ledger.replace_plan(self.outside, plan, ledger.newest_version)
-
-        if not (ledger.newest and ledger.newest.commit.state is CommitState.DONE):
-            return self._handed_over("supersede", plan, write)
-        self._do("supersede", write)
-        return None
-
-    def _handed_over(
-        self, step: str, plan: Plan, write: Callable[[], None]
-    ) -> RejectedCommit | None:
-        void: RejectedCommit | None = self._do(
-            step, lambda: fake_ledger.hand_over(self.outside, plan, self._name, write)
-        )
-        return void
+    def _mark(self, step: str, plan: Plan) -> None:
+        self._write(step, lambda: write_mark(self.ledger, plan))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See World."""
@@ -314,10 +371,10 @@ class FakeWorld:
                 "hand over", lambda: fake_group.commit_fenced(self.outside, plan)
             )
             if refused:
-                self._do("write void", lambda: fake_group.mark(self.outside, fake_group.void(plan)))
+                self._mark("write void", plan.with_commit_state(CommitState.REJECTED))
                 return refused
             plan = plan.with_commit_state(CommitState.DONE)
-        self._do("mark", lambda: fake_group.mark(self.outside, plan))
+        self._mark("mark", plan)
         return plan
 
     def fence(self, plan: Plan) -> None:
@@ -331,23 +388,38 @@ class FakeWorld:
         found = (
             commit_outcome(plan, self.outside.committed()) if is_in_doubt else CommitOutcome.UNTOLD
         )
-        if found in (CommitOutcome.TAKEN, CommitOutcome.NOT_TAKEN):
-            if found is CommitOutcome.TAKEN:
-                known = plan.with_commit_state(CommitState.DONE)
-            else:
-                known = fake_group.void(plan)
-            self._do("write resolved commits", lambda: fake_group.mark(self.outside, known))
+        if found is CommitOutcome.TAKEN:
+            self._mark("write resolved commits", plan.with_commit_state(CommitState.DONE))
+        elif found is CommitOutcome.NOT_TAKEN:
+            self._mark("write resolved commits", plan.with_commit_state(CommitState.REJECTED))
 
     def adopt(self, plan: Plan) -> Ledger:
-        """See World; oldest first, so that after a crash the ledger is at most older."""
+        """See World; as `adopt_commits` does with the commits of a real table."""
         self._record_losses(plan)
-        self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.origin.pipeline_id))
-        for version, commit in fake_ledger.commits_to_adopt(self.outside):
-            self._do(
-                f"adopt {commit.number}",
-                partial(fake_ledger.adopt_commit, self.outside, commit, version),
+        self._write("store uid", lambda: self.ledger.store_uid(plan.origin.pipeline_id))
+        unknown = []
+        for version, commit in reversed(self.outside.commits()):
+            known = self.ledger.read_plan(commit.number)
+            if known and known.id == commit.plan_id and self.ledger.read_record_of(known):
+                break
+            unknown.append((version, commit))
+        for version, commit in reversed(unknown):
+            results = tuple(fake_table.result_of(r, commit.rows) for r in commit.plan.ranges)
+            applied = CommitResult(
+                commit.number,
+                commit.plan_id,
+                version,
+                self.outside.table_id,
+                results,
+                commit.run_id,
             )
-        return self._ledger()
+            self._write(
+                f"adopt {commit.number}", partial(self.ledger.adopt_plan, commit.plan, applied)
+            )
+        ledger = self._ledger()
+        if ledger.applied:
+            self._recorded = ledger.applied.number
+        return ledger
 
     def read_ledger(self) -> Ledger:
         """See World."""
@@ -355,8 +427,7 @@ class FakeWorld:
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See World."""
-        new = [found for found in removals if found not in self.outside.removals]
-        self._do("note removals", lambda: self.outside.removals.extend(new))
+        self._write("note removals", lambda: note_removals(self.ledger, tuple(removals)))
 
     @contextmanager
     def claiming(self, plan: Plan) -> Iterator[None]:
@@ -368,32 +439,12 @@ class FakeWorld:
         if not partitions or is_backfill or self._group.mode is not OwnershipMode.CLAIM:
             yield
             return
-        self._do("claim", lambda: self._claim(partitions))
+        threads = dict.fromkeys(partitions, self._name.encode())
         try:
+            self._write("claim", lambda: self._owners.claim(threads, self._us))
             yield
-        except Crash:
-            raise
-        except BaseException:
-            self._do("release", self._release)
-            raise
-        self._do("release", self._release)
-
-    def _claim(self, partitions: Collection[TopicPartition]) -> None:
-        ours = {
-            partition for partition, owner in self.outside.owners.items() if self._is_ours(owner)
-        }
-        self._reject_owned(set(partitions) - ours)
-        self.outside.owners.update(dict.fromkeys(sorted(partitions), self._name))
-
-    def _is_ours(self, owner: str) -> bool:
-        found = registrations.parse_owner(GROUP, owner)
-        return found is not None and found.pipeline == PIPELINE
-
-    def _release(self) -> None:
-        for partition in [
-            partition for partition, owner in self.outside.owners.items() if owner == self._name
-        ]:
-            del self.outside.owners[partition]
+        finally:
+            self._write("release", lambda: self._owners.release(partitions, calling_others=True))
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> list[OffsetRange]:
         """See World; nothing is read before the append."""
@@ -438,42 +489,50 @@ class FakeWorld:
         """See World."""
         self._record_losses(plan)
         if applied:
-            self._do("record", lambda: fake_ledger.record(self.outside, applied))
+            self._write("record", lambda: self.ledger.record_applied(applied))
             self._recorded = applied.number
 
     def _record_losses(self, plan: Plan) -> None:
         if plan.losses.lost:
-            self._do("record losses", lambda: fake_ledger.record_losses(self.outside, plan))
+            self._do("record losses", lambda: fake_table.record_losses(self.outside, plan))
 
     def commit(
         self, plan: Plan, partitions: Collection[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""
-        wanted, moved = sorted(plan.offsets_to_move if partitions is None else partitions), {}
+        wanted = sorted(plan.offsets_to_move if partitions is None else partitions)
+        moved: dict[TopicPartition, Committed] = {}
         is_of_member = plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
         if is_of_member and (partitions is None or self._is_member):
             return self._commit_as_member(plan, wanted, is_own=partitions is None)
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start : start + self._logs_per_request]
-            if plan.commit.storage is not OffsetsStorage.ZOOKEEPER:
-                self._do(
-                    f"commit from {start}",
-                    partial(fake_ledger.commit_in_kafka, self.outside, plan, some),
-                )
-                if plan.commit.storage is OffsetsStorage.DUAL:
-                    self._do(
-                        "commit in ZooKeeper",
-                        partial(fake_ledger.commit_in_zookeeper, self.outside, plan, some),
-                    )
-                moved.update({partition: plan.moved(partition) for partition in some})
-                continue
-            moved.update(
-                self._do(
-                    f"commit from {start}",
-                    partial(fake_ledger.commit_request, self.outside, plan, some),
-                )
-            )
+            step = f"commit from {start}"
+            try:
+                moved.update(self._commit_some(step, plan, some))
+            except OffsetMoved as error:
+                newest = max(self.ledger.plan_numbers(), default=plan.number)
+                if newest <= plan.number:
+                    raise
+                raise Owned(f"Another driver stored plan {newest}") from error
         return moved
+
+    def _commit_some(
+        self, step: str, plan: Plan, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, Committed]:
+        group = self._group_offsets
+        if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
+            return self._write(step, lambda: group.commit(plan, partitions))  # type: ignore[no-any-return]
+        self._do(step, lambda: fake_group.commit(self.outside, plan, partitions))
+        if plan.commit.storage is OffsetsStorage.DUAL:
+            found = group.committed(partitions)
+            left = [
+                partition
+                for partition in partitions
+                if found.get(partition, NOTHING_COMMITTED).offset != plan.loaded_until[partition]
+            ]
+            self._write("commit in ZooKeeper", lambda: group.commit(in_zookeeper_alone(plan), left))
+        return {partition: plan.moved(partition) for partition in partitions}
 
     def _commit_as_member(
         self,
@@ -482,50 +541,44 @@ class FakeWorld:
         *,
         is_own: bool,
     ) -> dict[TopicPartition, Committed]:
-        moved = {}
+        moved: dict[TopicPartition, Committed] = {}
+        owned = OwnedOffsets(self.zookeeper, GROUP, self._group_offsets)
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start : start + self._logs_per_request]
-            commit: Callable[[], list[TopicPartition]]
+            step = f"commit from {start}"
             if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
-                commit = partial(fake_ledger.commit_owned, self.outside, plan, some, self._is_ours)
-            elif is_own:
+                moved.update(self._write(step, partial(owned.move, plan, some)))
+                continue
+            if is_own:
                 commit = partial(fake_group.commit_of_member, self.outside, plan, some)
             else:
-                ours = [
-                    partition
-                    for partition in some
-                    if self.outside.owners.get(partition) == self._name
-                ]
+                owners = self.outside.owners
+                ours = [partition for partition in some if owners.get(partition) == self._name]
                 commit = partial(fake_group.commit_as_owner, self.outside, plan, ours)
-            moved.update(
-                {
-                    partition: plan.moved(partition)
-                    for partition in self._do(f"commit from {start}", commit)
-                }
-            )
+            for partition in self._do(step, commit):
+                moved[partition] = plan.moved(partition)
         return moved
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
         """See World."""
-        return fake_ledger.loaded(self.outside, transaction_version)
+        return read_all_loaded_intervals(self.ledger, transaction_version)
 
     def read_backfill(self, name: str) -> Backfill | None:
         """See World."""
-        return fake_ledger.read_backfill(self.outside, name)
+        return self._backfills.read(name)
 
     def create_backfill(self, backfill: Backfill) -> None:
         """See World."""
-        self._do("create backfill", lambda: fake_ledger.create_backfill(self.outside, backfill))
+        self._write("create backfill", lambda: self._backfills.create(backfill))
 
     def replace_backfill(self, before: Backfill, after: Backfill) -> None:
         """See World."""
-        self._do(
-            "replace backfill", lambda: fake_ledger.replace_backfill(self.outside, before, after)
-        )
+        self._write("replace backfill", lambda: self._backfills.replace(before, after))
 
     def stored_plans(self) -> list[tuple[Plan, bool]]:
         """See World."""
-        return fake_ledger.stored_plans(self.outside)
+        found = read_plans_with_results(self.ledger)
+        return [(plan, applied is not None) for plan, applied in found]
 
     def first_at(
         self, moments: Collection[tuple[TopicPartition, int]]
@@ -552,4 +605,4 @@ class FakeWorld:
 
     def tidy(self) -> None:
         """See World."""
-        self._do("tidy", lambda: None)
+        self._do("tidy", lambda: self._write("prune", lambda: prune(self.ledger)))

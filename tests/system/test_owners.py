@@ -23,15 +23,17 @@ from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import registrations, znode_paths
 from etl.model.partitions import TopicPartition
+from etl.model.plans import OffsetRange
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
 from etl.settings.load import load_settings
-from etl.settings.sections import Settings
 from etl.testkit.server_process import wait_until
-from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
+from tests.builders import plain_plan, plain_settings
 from tests.system.driving import Before, Pipeline
 from tests.system.sessions import lose_session
 
+GROUP, PIPELINE = "group", "clicks"
+FOREIGN = "group_host-1-0"
 LOGS = [TopicPartition("clicks", p) for p in range(4)]
 OLD = TopicPartition("clicks", 0, 3)
 
@@ -55,31 +57,50 @@ def own(session: ZooKeeper, partition: TopicPartition, owner: str = FOREIGN) -> 
     )
 
 
-class RealStage:
-    """`claim_contract.Stage` on ZooKeeper."""
-
-    def __init__(self, connect: str, zookeeper: ZooKeeper, opened: contextlib.ExitStack) -> None:
-        self._connect, self._zookeeper, self._opened = connect, zookeeper, opened
-
-    def world(self, settings: Settings) -> LiveServices:
-        session = self._opened.enter_context(ZooKeeper(self._connect))
-        return LiveServices(settings, session, RunContext(), "run-1")
-
-    def owners(self) -> dict[TopicPartition, str]:
-        return owners_in(self._zookeeper)
-
-    def own(self, partition: TopicPartition) -> None:
-        own(self._zookeeper, partition)
-
-
-@pytest.fixture
-def stage(connect: str, zookeeper: ZooKeeper) -> Iterator[RealStage]:
-    with contextlib.ExitStack() as opened:
-        yield RealStage(connect, zookeeper, opened)
+@pytest.mark.parametrize(("mode", "partitions"), [("observe", LOGS), ("claim", [])])
+def test_under_observe_and_without_ranges_nothing_is_claimed(
+    zookeeper: ZooKeeper, mode: str, partitions: list[TopicPartition]
+) -> None:
+    settings = plain_settings(
+        pipeline=PIPELINE,
+        source={"topics": ["clicks"], "bootstrap_servers": "127.0.0.1:1"},
+        group={"id": GROUP, "mode": mode},
+    )
+    plan = plain_plan(
+        ranges=tuple(OffsetRange(partition, 0, 1) for partition in partitions),
+        loaded_until={partition: 1 for partition in LOGS},
+    )
+    with LiveServices(settings, zookeeper, RunContext(), "run-1").claiming(plan):
+        assert owners_in(zookeeper) == {}
 
 
-class TestTheRealWorld(ClaimContract):
-    pass
+@pytest.mark.parametrize("owned", LOGS[:3], ids=str)
+def test_with_one_owned_partition_none_is_claimed_and_its_owner_stays(
+    connect: str, zookeeper: ZooKeeper, owned: TopicPartition
+) -> None:
+    own(zookeeper, owned)
+    with (
+        ZooKeeper(connect) as session,
+        pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught,
+        owners_of(session).claiming(LOGS[:3], "run-1"),
+    ):
+        pytest.fail("it is owned")
+    assert caught.value.where == owned.place
+    assert owners_in(zookeeper) == {owned: FOREIGN}
+
+
+def test_claims_of_an_earlier_try_are_taken_over_and_not_released_by_that_try(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
+    with ZooKeeper(connect) as one, ZooKeeper(connect) as other:
+        first = owners_of(one).claiming(LOGS, "run-1")
+        second = owners_of(other).claiming(LOGS[:2], "run-1")
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(owners_in(zookeeper)) == set(LOGS[:2])
+        second.__exit__(None, None, None)
+    assert owners_in(zookeeper) == {}
 
 
 def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(
@@ -177,6 +198,7 @@ import sys, time
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import TopicPartition
+from etl.model.plans import OffsetRange
 logs = [TopicPartition("clicks", p) for p in range(3)]
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):
     print("claimed", flush=True)

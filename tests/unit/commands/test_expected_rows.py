@@ -25,12 +25,13 @@ from etl.commands import expected_rows, lag, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
 from etl.decide.loaded_intervals import fold
 from etl.errors import Owned
+from etl.io.zookeeper.ledger_side_documents import read_plans_with_results
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Acknowledgement, Interval, Ledger, LoadedIntervals, Table
 from etl.run.live_services import LiveServices
 from etl.settings.sections import Settings
 from tests.builders import plain_plan
-from tests.fakes import fake_ledger, fake_table
+from tests.fakes import fake_table
 from tests.fakes.backfill_stories import backfill_request, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
@@ -66,12 +67,9 @@ def outside() -> Outside:
 
 
 def both_ledgers_of(outside: Outside) -> BothLedgers:
-    kept = tuple(
-        (plan, fake_ledger._record_of(outside, plan.number, plan.id))
-        for plan, _ in fake_ledger.stored_plans(outside)
-    )
+    kept = tuple(read_plans_with_results(outside.ledger))
     return BothLedgers(
-        fake_ledger.read_ledger(outside), fake_table.read_table(outside), kept, LoadedIntervals()
+        outside.ledger.read_ledger(), fake_table.read_table(outside), kept, LoadedIntervals()
     )
 
 

@@ -4,7 +4,6 @@ it announces.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -43,6 +42,7 @@ from tests.fakes.stories import (
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
+from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
 FOLLOWING = settings_of(on_offset_changed="follow")
 AWAY = BrokerUnreachable("no broker answers", action="that they run")
@@ -93,10 +93,10 @@ def with_a_stored_plan() -> Outside:
 def with_an_old_ledger() -> Outside:
     """ZooKeeper was restored from a copy of the time of plan 1; the table holds plan 2."""
     outside = loaded()
-    kept = copy.deepcopy((outside.plans, outside.plan_versions, outside.applied, outside.offsets))
+    kept = znodes_of(outside)
     grow(outside, 2, 0, 1)
     run(outside)
-    outside.plans, outside.plan_versions, outside.applied, outside.offsets = kept
+    restore_znodes(outside, kept)
     return outside
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -171,7 +172,7 @@ def test_a_conf_with_another_broker_type_is_rejected_and_nothing_is_changed(
 ) -> None:
     run(outside)
     grow(outside, 1, 1, 1)
-    before = replace(outside, plans=dict(outside.plans), offsets=dict(outside.offsets))
+    before = copy.deepcopy(outside)
     now = settings.source.broker_type.value
     message = f"but source.broker_type is {now}: offsets of one mean nothing on the other"
     with pytest.raises(SettingsError, match=message) as refused:

@@ -17,14 +17,14 @@ from etl.decide.partition_owners import (
 from etl.errors import Owned, SettingsError
 from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.model.partitions import MemberAssignment, Membership, TopicPartition
+from etl.model.plans import OffsetRange
 from etl.model.snapshot import Snapshot
 from etl.report.describe import describe_by_owner
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
-from tests.builders import plain_settings, plain_snapshot, with_facts
-from tests.fakes.claim_contract import ClaimContract, plan_of
+from tests.builders import plain_plan, plain_settings, plain_snapshot, with_facts
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import At, crash_at, new_report, once
@@ -231,7 +231,7 @@ def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_run
 
 
 def test_a_stored_plan_over_partitions_of_other_owners_is_rejected() -> None:
-    plan = plan_of(A)
+    plan = plain_plan(ranges=(OffsetRange(A, 0, 1),), loaded_until={A: 1})
     reject_owned_ranges(plan, snapshot_of({B: FOREIGN}))
     with pytest.raises(Owned, match=r"Plan 1 is stored and must be executed first\.") as caught:
         reject_owned_ranges(plan, snapshot_of({A: FOREIGN}))
@@ -251,7 +251,10 @@ def test_each_owner_is_reported_once_per_topic() -> None:
 
 
 def outside_of(**changes: Any) -> Outside:
-    return Outside({partition: FakeLog(4) for partition in LOGS}, **changes)
+    outside = Outside({partition: FakeLog(4) for partition in LOGS})
+    for name, value in changes.items():
+        setattr(outside, name, value)
+    return outside
 
 
 def run(outside: Outside, settings: Settings, at: At = lambda step, when: None) -> Report:
@@ -342,31 +345,3 @@ def test_claims_are_given_back_when_a_run_fails() -> None:
     with pytest.raises(SettingsError):
         run(outside, settings_of(), once("append", BEFORE, fail))
     assert outside.owners == {}
-
-
-# -- the fake world is honest
-
-
-class FakeStage:
-    """`claim_contract.Stage` in memory."""
-
-    def __init__(self) -> None:
-        self._outside = Outside({})
-
-    def world(self, settings: Settings) -> FakeWorld:
-        return FakeWorld(self._outside, settings)
-
-    def owners(self) -> dict[TopicPartition, str]:
-        return self._outside.owners
-
-    def own(self, partition: TopicPartition) -> None:
-        self._outside.owners[partition] = FOREIGN
-
-
-@pytest.fixture
-def stage() -> FakeStage:
-    return FakeStage()
-
-
-class TestTheFakeWorld(ClaimContract):
-    pass

@@ -47,7 +47,7 @@ def loaded() -> Outside:
 
 def emptied(outside: Outside) -> Outside:
     outside.uid = None
-    for kept in (outside.plans, outside.plan_versions, outside.applied, outside.offsets):
+    for kept in (outside.plans, outside.applied, outside.offsets):
         kept.clear()
     return outside
 

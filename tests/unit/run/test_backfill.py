@@ -27,13 +27,13 @@ from etl.errors import (
     PartitionTruncated,
     SettingsError,
 )
+from etl.io.zookeeper.ledger_side_documents import BackfillStore
 from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import Plan
 from etl.report.describe import format_time
 from etl.report.run_progress import Outcome
 from etl.run.replay import replay
 from etl.settings.source import Timestamp
-from tests.fakes import fake_ledger
 from tests.fakes.backfill_stories import (
     CAPPED,
     accept_table,
@@ -52,6 +52,7 @@ from tests.fakes.stories import (
     crash_at_moment,
     grow,
     new_report,
+    once,
     outcomes,
     outside_of,
     physical_outside_of,
@@ -94,7 +95,7 @@ def test_a_backfill_loads_the_records_before_the_start_in_bounded_plans_and_move
     filled(outside, report=report)
     reject_lacking(outside)
     assert outside.offsets == offsets
-    of_backfill = [plan for plan, _ in fake_ledger.stored_plans(outside) if plan.backfill == "old"]
+    of_backfill = [plan for plan in outside.ledger.read_plans() if plan.backfill == "old"]
     assert [sum(r.size for r in plan.ranges) for plan in of_backfill] == [4, 4, 4, 3]
     assert report.outcomes[-1] == (
         Outcome.BACKFILL_DONE,
@@ -118,6 +119,7 @@ MOMENTS = len(
 STEPS = {
     "observe",
     "count rows",
+    "create backfill: parents",
     "create backfill",
     "fetch",
     "open table",
@@ -199,7 +201,16 @@ def test_a_deleted_backfill_ends_after_its_present_plan_and_its_name_is_free() -
     reject_lacking(outside)
 
 
-def test_a_ledger_that_is_restored_during_a_run_gets_no_plan_of_it() -> None:
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        (("observe", When.AFTER), "does not have the result of plan"),
+        (("store plan", When.BEFORE), "or the ledger was restored from a copy"),
+    ],
+)
+def test_a_ledger_that_is_restored_during_a_run_gets_no_plan_of_it(
+    moment: tuple[str, When], message: str
+) -> None:
     """Otherwise plan N would follow a plan that the ledger does not have, and a backfill would load
     the offsets of that plan again.
     """
@@ -209,11 +220,8 @@ def test_a_ledger_that_is_restored_during_a_run_gets_no_plan_of_it() -> None:
         filled(outside, backfill_request(0, 3), crash_at("tidy", When.AFTER))
     grow(outside, 1, 1, 1)
 
-    def restored(step: str, when: When) -> None:
-        if (step, when) == ("store plan", When.BEFORE):
-            restore_znodes(outside, copy_of_ledger)
-
-    with pytest.raises(Owned, match="does not have the result of the plan before"):
+    restored = once(*moment, lambda: restore_znodes(outside, copy_of_ledger))
+    with pytest.raises(Owned, match=message):
         run(outside, CAPPED, restored)
     run(outside, CAPPED)
     filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
@@ -285,7 +293,7 @@ def test_a_complete_backfill_reports_its_time_and_its_request() -> None:
     outside = live(3, 3, 3)
     what = replace(backfill_request(0, 3), asked="from -24h until -1h")
     filled(outside, what)
-    requested, report = fake_ledger.read_backfill(outside, "old"), new_report()
+    requested, report = BackfillStore(outside.ledger).read("old"), new_report()
     assert requested
     filled(outside, what, report=report)
     text = (
@@ -458,7 +466,7 @@ def test_offsets_before_the_log_start_are_reported_and_left_out_on_request(
     with pytest.raises(DataLoss, match=message):
         filled(outside, backfill_request(from_, 5))
     filled(outside, backfill_request(from_, 5, only_retained=True))
-    requested = fake_ledger.read_backfill(outside, "old")
+    requested = BackfillStore(outside.ledger).read("old")
     assert requested and dict(requested.intervals) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}
 
 
@@ -547,7 +555,7 @@ def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> 
         outside.logs[partition].grow(1)
     run(outside, settings)
     filled(outside, backfill_request(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings)
-    requested = fake_ledger.read_backfill(outside, "old")
+    requested = BackfillStore(outside.ledger).read("old")
     assert requested and list(requested.intervals) == [PHYSICAL_LOGS[0]]
     assert {place for partition, place in outside.rows() if partition == PHYSICAL_LOGS[0]} == set(
         outside.logs[PHYSICAL_LOGS[0]].read(0, outside.logs[PHYSICAL_LOGS[0]].end)
@@ -599,7 +607,7 @@ def test_each_plan_is_loaded_under_a_driver_lock_of_its_own() -> None:
 
 def intervals_of(outside: Outside, name: str = "old") -> set[tuple[tuple[int, int], ...]]:
     """The requested intervals of the partitions."""
-    requested = fake_ledger.read_backfill(outside, name)
+    requested = BackfillStore(outside.ledger).read(name)
     assert requested
     return set(requested.intervals.values())
 
@@ -653,7 +661,7 @@ def test_a_deleted_topic_stops_runs_beside_a_stored_plan_of_a_backfill() -> None
     outside = live(5, 5, 5)
     with pytest.raises(Crash):
         filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
-    assert topics_left_to_read(fake_ledger.read_ledger(outside)) == set()
+    assert topics_left_to_read(outside.ledger.read_ledger()) == set()
 
 
 # -- truncated and recreated partitions

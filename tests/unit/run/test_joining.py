@@ -10,6 +10,7 @@ import contextlib
 import pytest
 
 from etl.errors import DataLoss, OffsetMoved, Owned
+from etl.io.zookeeper.ledger_side_documents import read_all_loaded_intervals
 from etl.model.partitions import OffsetsStorage, RebalanceStatistics, TopicPartition
 from etl.model.plans import ReadByOthers
 from etl.model.snapshot import Pause
@@ -17,7 +18,6 @@ from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import CommitWhen, LeaveAfter
 from tests.builders import with_keys
-from tests.fakes import fake_ledger
 from tests.fakes.joining_stories import (
     KAFKA,
     ZOOKEEPER,
@@ -209,7 +209,7 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_
     assert [offset_of(outside, partition) for partition in (A, B)] == [
         outside.logs[partition].end for partition in (A, B)
     ]
-    reported = fake_ledger.loaded(outside, None).read_by_others
+    reported = read_all_loaded_intervals(outside.ledger).read_by_others
     read = {offset for one in reported for offset in range(one.from_offset, one.until_offset)}
     assert read == others.read.get(theirs, set())
 

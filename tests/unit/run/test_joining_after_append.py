@@ -12,6 +12,7 @@ import pytest
 
 from etl.decide.next_step import Action, steps_ahead
 from etl.errors import BrokerUnreachable, NeedsDecision
+from etl.io.zookeeper.ledger_side_documents import read_all_loaded_intervals
 from etl.model.partitions import OffsetsStorage, TopicPartition
 from etl.model.plans import CommitState, ReadByOthers
 from etl.report.run_progress import Outcome
@@ -20,7 +21,7 @@ from etl.run.ingest import ingest
 from etl.settings.choices import CommitWhen
 from etl.settings.sections import Settings
 from tests.builders import with_keys
-from tests.fakes import fake_ledger, joining_stories
+from tests.fakes import joining_stories
 from tests.fakes.joining_stories import (
     KAFKA,
     ZOOKEEPER,
@@ -206,7 +207,7 @@ def test_a_crash_at_any_change_of_the_group_loses_nothing_and_records_read_twice
     }
     reported = {outcome for report in reports for outcome in outcomes(report)}
     assert not twice or reported & {Outcome.DUPLICATE_READS, Outcome.OWNER_CHANGED}
-    holes = fake_ledger.loaded(outside, None).read_by_others
+    holes = read_all_loaded_intervals(outside.ledger).read_by_others
     assert {
         offset for one in holes for offset in range(one.from_offset, one.until_offset)
     } == others.read[theirs] - twice

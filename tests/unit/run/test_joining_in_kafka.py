@@ -20,14 +20,13 @@ from etl.decide.member_offsets import (
 from etl.decide.reconcile import plan_in_force
 from etl.decide.restore_ledger import find_lost_part
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
-from etl.ledger.plan_document import with_id
+from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import OffsetsStorage
 from etl.model.plans import CommitState, ReadByOthers
 from etl.model.snapshot import Table
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from tests.builders import with_keys
-from tests.fakes import fake_ledger
 from tests.fakes.joining_stories import (
     KAFKA,
     A,
@@ -453,7 +452,7 @@ def test_of_a_partial_commit_nothing_is_loaded_before_an_operator_skips_the_rest
             before, uncommitted_partitions(before, outside.committed()), "no right to it", now_ms=1
         )
     )
-    fake_ledger.replace_plan(outside, part, outside.plan_versions.get(2, 0))
+    outside.plans[2] = render_plan(part)
     report = run(outside, [A, B])
     assert outcomes(report)[0] is Outcome.PLAN_RESUMED and len(outside.rows()) == 16
     reject_broken(outside, others)
@@ -471,11 +470,8 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     grow(outside, 1, 1)
     left = outside.newest_plan()
     assert left is not None
-    fake_ledger.replace_plan(
-        outside,
-        with_id(plan_without_uncommitted(left, left.loaded_until, "they read it", now_ms=1)),
-        0,
-    )
+    part = with_id(plan_without_uncommitted(left, left.loaded_until, "they read it", now_ms=1))
+    outside.plans[left.number] = render_plan(part)
     run(outside, [A, B])
     reject_broken(outside, others)
     assert newest(outside).losses.read_by_others == (

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
+from etl.decide import loaded_intervals
 from etl.decide.next_step import Action, steps_ahead
 from etl.decide.run_requests import KEYS_KEPT, with_key
 from etl.errors import EtlError, Owned, SettingsError
+from etl.io.zookeeper.ledger_side_documents import prune
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Bound, Bounds, Request, RunKeyRecord
 from etl.report.run_progress import Outcome
@@ -20,7 +23,6 @@ from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
 from tests.builders import with_keys
-from tests.fakes import fake_ledger
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     CRASHES,
@@ -81,6 +83,12 @@ def reached(out: Outside, *, is_whole: bool = True) -> list[int]:
     ]
     assert not is_whole or all(offsets == list(range(len(offsets))) for offsets in found)
     return [len(offsets) for offsets in found]
+
+
+def prune_oldest(out: Outside) -> None:
+    """Prune the oldest plan, as if the limit were reached."""
+    with mock.patch.object(loaded_intervals, "PLANS_KEPT", len(out.plans) - 1):
+        prune(out.ledger)
 
 
 def grow(out: Outside) -> None:
@@ -177,7 +185,7 @@ def test_a_key_is_known_when_its_plan_is_pruned() -> None:
     load(out)
     grow(out)
     load(out, None)
-    fake_ledger.prune(out)
+    prune_oldest(out)
     grow(out)
     assert load(out).outcomes == [
         (Outcome.ALREADY_LOADED, f"Run key {K.run_key} was loaded by plan 1 (until T)")
@@ -326,7 +334,7 @@ def test_a_key_that_comes_with_other_bounds_is_refused_and_nothing_is_changed(
         load(out)
     if kept == "pruned":
         load(out, None)
-        fake_ledger.prune(out)
+        prune_oldest(out)
     before = reached(out)
     with pytest.raises(SettingsError, match=f"Run key {K.run_key} was first used until T, and now"):
         load(out, Request(K.run_key, other))
@@ -395,7 +403,7 @@ def test_of_forgotten_keys_nothing_is_loaded_twice_and_no_more_are_kept_than_the
     out = outside()
     load(out)
     load(out, None)
-    fake_ledger.prune(out)
+    prune_oldest(out)
     out.kept_keys = ()
     assert outcomes(load(out)) == [
         Outcome.ALREADY_BEYOND_UNTIL,
@@ -586,8 +594,8 @@ def test_a_key_that_left_a_log_stays_done_after_later_plans_and_pruning() -> Non
     load(out, BARE, LEAVES)
     out.owners.clear()
     load(out, None, LEAVES)
-    fake_ledger.prune(out)
-    fake_ledger.prune(out)
+    prune_oldest(out)
+    prune_oldest(out)
     grow(out)
     assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_LOADED]
     assert reached(out) == [7, 5, 6]

@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from etl.decide import accept_partitions, offsets, plan
-from etl.model.partitions import Committed, TopicPartition
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.model.partitions import NOTHING_COMMITTED, Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import LoadedIntervals, UpToDate
 from etl.settings.choices import OnOffsetChanged
@@ -68,11 +69,12 @@ def nothing(*_: Any, **__: Any) -> None:
 
 
 def _commit_blindly(
-    out: Outside, moved: Plan, partitions: Sequence[TopicPartition]
+    group: ConsumerGroup, moved: Plan, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Committed]:
-    for partition in partitions:
-        out.move_offset(partition, moved.loaded_until[partition])
-    return {partition: out.committed()[partition] for partition in partitions}
+    now = {partition: NOTHING_COMMITTED for partition in partitions} | group.committed(partitions)
+    return _commit_offsets(
+        group, moved.with_expected({**moved.expected_commits, **now}), partitions
+    )
 
 
 def _write_blindly(
@@ -86,6 +88,7 @@ def _write_blindly(
 
 
 _commit = FakeWorld.commit
+_commit_offsets = ConsumerGroup.commit
 _append = FakeWorld.append
 _store = FakeWorld.store
 _plan_reset = accept_partitions.plan_reset
@@ -160,7 +163,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
         ("etl.run.backfill._reject_rows_of", nothing),
     ),
     "offsets are committed without compare-and-set": (
-        (f"{FAKE}.fake_ledger.commit_request", _commit_blindly),
+        ("etl.io.zookeeper.group_offsets.ConsumerGroup.commit", _commit_blindly),
     ),
     "a run ends after the stored plan of an earlier one": (
         ("etl.decide.next_step.NextStep.is_last", property(lambda step: True)),

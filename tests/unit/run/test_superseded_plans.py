@@ -126,7 +126,7 @@ def test_two_drivers_cannot_both_supersede_a_plan() -> None:
         if (reached, side) == ("supersede", When.BEFORE):
             run(outside, SKIPPING)
 
-    with pytest.raises(Owned, match="changed this plan"):
+    with pytest.raises(Owned, match="stored or changed plan"):
         run(outside, SKIPPING, at=at)
     reject_unfinished(outside)
 

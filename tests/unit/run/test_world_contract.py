@@ -10,10 +10,11 @@ from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog, offset_of
-from tests.fakes.outside import GROUP, PIPELINE, Outside
+from tests.fakes.outside import Outside
 from tests.fakes.world import FakeWorld
 from tests.fakes.world_contract import WorldContract
 from tests.fakes.world_stage import GROUP_OWNER, SIZES
+from tests.fakes.znode_views import GROUP, PIPELINE
 
 SETTINGS = plain_settings(pipeline=PIPELINE, group=GROUP)
 
@@ -53,7 +54,7 @@ class FakeStage:
         return self._outside.removals
 
     def forget(self, number: int | None = None) -> None:
-        for kept in (self._outside.plans, self._outside.plan_versions, self._outside.applied):
+        for kept in (self._outside.plans, self._outside.applied):
             for one in [number] if number else list(kept):
                 kept.pop(one, None)
         if number is None:

@@ -185,7 +185,7 @@ def preview_backfill(
     watch = Stopwatch()
     opened = open_services(own, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as services:
-        started = services.read_backfill(name)
+        started = services.backfills.read(name)
         if started:
             reject_other_request(started, request.asked)
             return None

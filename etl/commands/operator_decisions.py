@@ -325,7 +325,7 @@ def decide_on_table(
 
 def _count_rows(services: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
     """Count the plan's rows in the table. Raises NeedsDecision if they cannot be counted."""
-    counted = services.rows_of_today(plan)
+    counted = services.loaded.recount(plan)
     if counted.uncounted:
         raise NeedsDecision(
             f"It is unknown whether plan {plan.number} is in the table: {counted.uncounted}",
@@ -623,7 +623,7 @@ def _describe_backfills_left(
     backfills = services.backfills.read_all()
     if not backfills:
         return []
-    loaded = services.loaded()
+    loaded = services.loaded.intervals()
     sentences = []
     for backfill in backfills:
         unloaded = unloaded_of(backfill, loaded)

@@ -292,7 +292,7 @@ def replay_into(
             "run_id": run_id,
             "offsets": _offsets(plan),
         }
-        counts = services.put_into(plan, step.snapshot, into, json.dumps(metadata))
+        counts = services.loaded.put_into(plan, step.snapshot, into, json.dumps(metadata))
     if settings.transform.function is None and counts.read not in (None, counts.there):
         message = (
             f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their "

@@ -361,7 +361,7 @@ def _rows_of(
             partitions[partition] = replace(
                 stands.old.partitions[partition], incarnation=incarnation
             )
-        counted = services.rows_of_today(
+        counted = services.loaded.recount(
             replace(stands.old, ranges=tuple(ranges), partitions=partitions)
         )
         if counted.uncounted:

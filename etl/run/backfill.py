@@ -123,7 +123,7 @@ def _requested(
     services: Services, name: str, request: BackfillRequest | None, begun: Backfill | None
 ) -> Backfill | BackfillRequest:
     """Return the backfill, or the request of one that has not begun. Raises SettingsError."""
-    found = services.read_backfill(name)
+    found = services.backfills.read(name)
     if found is None:
         if begun:
             raise SettingsError(
@@ -153,11 +153,11 @@ def no_such_backfill() -> SettingsError:
 def _with_losses_of_plans(services: Services, backfill: Backfill) -> Backfill:
     """Store what recorded plans gave up, if a crash came between the record and that."""
     known = backfill
-    for plan, is_recorded in services.stored_plans():
+    for plan, is_recorded in services.loaded.stored_plans():
         if is_recorded and plan.backfill == backfill.name:
             known = with_lost(known, plan)
     if known != backfill:
-        services.replace_backfill(backfill, known)
+        services.backfills.replace(backfill, known)
     return known
 
 
@@ -217,8 +217,8 @@ def _take_turn(
         executed = execute(services, plan, snapshot, settings, report)
     if executed is None:
         return _Turn(current, left=count_offsets(left), is_conflict=True)
-    if executed.losses.lost and services.read_backfill(name):
-        services.replace_backfill(current, with_lost(current, executed))
+    if executed.losses.lost and services.backfills.read(name):
+        services.backfills.replace(current, with_lost(current, executed))
     return _Turn(current, left=count_offsets(left))
 
 
@@ -246,7 +246,7 @@ def _begun(
     if not beginning.backfill.intervals:
         report.add(Outcome.UP_TO_DATE, describe_nothing_missing(name))
         return None
-    services.create_backfill(beginning.backfill)
+    services.backfills.create(beginning.backfill)
     for sentence in describe_also_loaded(beginning.read_by_others):
         report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
     return beginning.backfill
@@ -355,7 +355,7 @@ def loaded_in_table(services: Services, snapshot: Snapshot) -> LoadedIntervals:
     version = 0
     if snapshot.table:
         version = snapshot.table.transaction_version or 0
-    return services.loaded(version)
+    return services.loaded.intervals(version)
 
 
 def describe_nothing_missing(name: str) -> str:
@@ -393,7 +393,7 @@ def _reject_rows_of(
             ranges.append(OffsetRange(partition, start, until))
     if not ranges or snapshot.table is None:
         return
-    results = services.results_from_table(replace(plan, ranges=tuple(ranges)))
+    results = services.loaded.results_in_table(replace(plan, ranges=tuple(ranges)))
     if results is None:
         raise NeedsDecision(
             "The table's rows of these offsets cannot be counted, so they may be loaded already",

@@ -1,7 +1,8 @@
 """How are a run's services implemented on real ZooKeeper, brokers, Delta and Spark?
 
-`LiveServices` implements `Services` by calls of etl/io and decides nothing. It stores plans,
-commits offsets as a member or by compare-and-set, and ends memberships of dead drivers.
+`LiveServices` implements `Services` by calls of etl/io and decides nothing. `GroupMembership` joins
+the group and ends the memberships of dead drivers; `PlanStore` stores plans together with the offset
+commits of the same transaction.
 
 Not here: snapshots (etl/run/observe.py), reading loaded rows again (etl/run/loaded_rows.py).
 """
@@ -54,10 +55,10 @@ from etl.model.partitions import (
     TopicPartition,
 )
 from etl.model.plans import CommitResult, CommitState, Plan, PlanKind, Request, RunKeyRecord
-from etl.model.snapshot import Backfill, ForeignCommit, Ledger, Snapshot, Table
+from etl.model.snapshot import ForeignCommit, Ledger, Snapshot, Table
 from etl.report.run_progress import Phases, Stopwatch, Verb
 from etl.run.discovery import Discovery, configured_family
-from etl.run.loaded_rows import LoadedRows, adopt_commits, applied_in_run
+from etl.run.loaded_rows import LoadedRowsOfTable, adopt_commits, applied_in_run
 from etl.run.observe import GroupOffsets, ObservedState, Observer, observe_table
 from etl.run.read_rows import (
     Following,
@@ -184,27 +185,42 @@ def unspoken(settings: Settings, spoken: SupportedMembership) -> SettingsError |
     return None
 
 
-class MembershipVerbs:
-    """Services of a group member. See `Services`."""
+class GroupMembership:
+    """The membership of one run or command in its group, and those of dead drivers."""
 
-    settings: Settings
-    zookeeper: ZooKeeper
-    run_id: str
-    ledger: PlanLedger
-    offsets: GroupOffsets
-    _discovery: Discovery
-    _registered: ZooKeeperMember | None = None
-    _coordinated: CoordinatedMember | None = None
+    def __init__(
+        self,
+        settings: Settings,
+        zookeeper: ZooKeeper,
+        run_id: str,
+        ledger: PlanLedger,
+        offsets: GroupOffsets,
+        discovery: Discovery,
+    ) -> None:
+        self._settings = settings
+        self._zookeeper = zookeeper
+        self._run_id = run_id
+        self._ledger = ledger
+        self._offsets = offsets
+        self._discovery = discovery
+        self._registered: ZooKeeperMember | None = None
+        self._coordinated: CoordinatedMember | None = None
 
     def member(self) -> Member | None:
         """See `Services`."""
-        if self.settings.group.membership is Membership.ZOOKEEPER:
-            self._registered = zookeeper_member(self.settings, self.zookeeper, self.run_id)
+        if self._settings.group.membership is Membership.ZOOKEEPER:
+            self._registered = zookeeper_member(self._settings, self._zookeeper, self._run_id)
             return self._registered
-        if self.settings.group.membership is Membership.COORDINATOR:
-            self._coordinated = coordinated_member(self.settings, self._discovery)
+        if self._settings.group.membership is Membership.COORDINATOR:
+            self._coordinated = coordinated_member(self._settings, self._discovery)
             return self._coordinated
         return None
+
+    def owner_checks(self, partitions: Collection[TopicPartition]) -> Sequence[Check]:
+        """Return the checks of a commit that a member in ZooKeeper owns these partitions."""
+        if self._registered is None:
+            return ()
+        return self._registered.owner_checks(partitions)
 
     def fence(self, plan: Plan) -> None:
         """See `Services`."""
@@ -212,8 +228,8 @@ class MembershipVerbs:
         if planner is None or planner.membership is not Membership.COORDINATOR:
             return
         if plan.commit.state is CommitState.IN_DOUBT:
-            reject_other_offsets_storage(plan, self.offsets.storage)
-        member = self._coordinated or coordinated_member(self.settings, self._discovery)
+            reject_other_offsets_storage(plan, self._offsets.storage)
+        member = self._coordinated or coordinated_member(self._settings, self._discovery)
         with self._discovery.open_cluster() as cluster:
             found = None
             if plan.commit.state is CommitState.IN_DOUBT:
@@ -224,9 +240,9 @@ class MembershipVerbs:
                 # Its commit may have arrived meanwhile. Look now, before others commit.
                 found = self._found_out(plan, cluster)
         if found is CommitOutcome.TAKEN:
-            write_mark(self.ledger, plan.with_commit_state(CommitState.DONE))
+            write_mark(self._ledger, plan.with_commit_state(CommitState.DONE))
         elif found is CommitOutcome.NOT_TAKEN:
-            write_mark(self.ledger, plan.with_commit_state(CommitState.REJECTED))
+            write_mark(self._ledger, plan.with_commit_state(CommitState.REJECTED))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See `Services`. A commit without an answer may still arrive, so its membership
@@ -238,12 +254,12 @@ class MembershipVerbs:
         if not plan.commit.state.is_before_read:
             return plan
         if plan.commit.state is CommitState.IN_DOUBT:
-            void = self.offsets.hand_over(plan, unsure=self.end_coordinated)
+            void = self._offsets.hand_over(plan, unsure=self.end_coordinated)
             if void:
-                write_mark(self.ledger, plan.with_commit_state(CommitState.REJECTED))
+                write_mark(self._ledger, plan.with_commit_state(CommitState.REJECTED))
                 return void
             plan = plan.with_commit_state(CommitState.DONE)
-        write_mark(self.ledger, plan)
+        write_mark(self._ledger, plan)
         return plan
 
     @property
@@ -258,7 +274,7 @@ class MembershipVerbs:
         member = self._coordinated
         if member is None or not member.is_member:
             return None
-        if holds_assignment(self.settings):
+        if holds_assignment(self._settings):
             return member.renew()
         return member.rejoin()
 
@@ -268,7 +284,7 @@ class MembershipVerbs:
         """
         if self._coordinated is None:
             return None
-        timeout_s = self.settings.source.request_timeout_s
+        timeout_s = self._settings.source.request_timeout_s
         return self._coordinated.unbroken(share, within_s=timeout_s)
 
     def end_coordinated(self) -> None:
@@ -278,78 +294,76 @@ class MembershipVerbs:
 
     def _found_out(self, plan: Plan, cluster: Cluster) -> CommitOutcome:
         return commit_outcome(
-            plan, self.offsets.committed(plan.offsets_to_commit, cluster, after=plan)
+            plan, self._offsets.committed(plan.offsets_to_commit, cluster, after=plan)
         )
 
 
-class PlanStore(MembershipVerbs):
-    """Services that store plans. See `Services`."""
+class PlanStore:
+    """Stores plans, together with the offset commits that belong to the same transaction.
 
-    _lock: DriverLock
-    _spark: RunSpark
-    _pipelines_version: int | None
-    _recorded: int | None
-    """Number of the newest plan that this run knows as recorded."""
+    `owner_checks` returns the checks of a commit that a member owns these partitions.
+    """
 
-    def reject_unwritable(self, plan: Plan) -> None:
-        """Reject a plan that could not be executed."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        group: str,
+        zookeeper: ZooKeeper,
+        ledger: PlanLedger,
+        lock: DriverLock,
+        owner_checks: Callable[[Collection[TopicPartition]], Sequence[Check]],
+    ) -> None:
+        self._ledger = ledger
+        self._hand_over = HandOver(zookeeper, group, lock)
+        self._owner_checks = owner_checks
 
-    def store(self, plan: Plan) -> RejectedCommit | None:
-        """See `Services`. Rejects an unwritable table and a failing transform: a stored
-        plan must be executable.
-        """
-        self.reject_unwritable(plan)
-        has_transform = self.settings.transform.dataframe is not None
-        if has_transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
-            # A stored plan with a transform that always fails would block the pipeline.
-            try_on_no_rows(self._spark.session(), self.settings)
+    def store(
+        self, plan: Plan, *, pipelines_version: int | None, is_after_record: bool
+    ) -> RejectedCommit | None:
+        """See `Services` and `PlanLedger.store_plan`."""
 
         def write(parts: Sequence[Part]) -> None:
-            self.ledger.store_plan(
+            self._ledger.store_plan(
                 plan,
-                pipelines_version=self._pipelines_version,
+                pipelines_version=pipelines_version,
                 also=parts,
-                is_after_record=self._recorded == plan.number - 1,
+                is_after_record=is_after_record,
             )
 
-        return self._written(plan, write, is_handed_over=plan.commit.state is CommitState.DONE)
+        return self.write(plan, write, is_handed_over=plan.commit.state is CommitState.DONE)
 
-    def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
-        """See `Services`."""
+    def supersede(
+        self, plan: Plan, ledger: Ledger, *, pipelines_version: int | None
+    ) -> RejectedCommit | None:
+        """See `Services` and `PlanLedger.supersede_plan`."""
         version = ledger.newest_version
         if version is None:
             raise LedgersDisagree(
                 f"Plan {plan.number} does not exist", action="Check with `etl plans list CONF`"
             )
-        self.reject_unwritable(plan)
         was_done = ledger.newest is not None and ledger.newest.commit.state is CommitState.DONE
         commits_now = plan.commit.state is CommitState.DONE and not was_done
 
         def write(parts: Sequence[Part]) -> None:
-            self.ledger.supersede_plan(
-                plan, version, pipelines_version=self._pipelines_version, also=parts
+            self._ledger.supersede_plan(
+                plan, version, pipelines_version=pipelines_version, also=parts
             )
 
-        return self._written(plan, write, is_handed_over=commits_now)
+        return self.write(plan, write, is_handed_over=commits_now)
 
-    def _written(
+    def write(
         self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool
     ) -> RejectedCommit | None:
         """Store the plan. `is_handed_over`: its offsets are committed in the same transaction."""
-        hand_over = HandOver(self.zookeeper, self.settings.group.id, self._lock)
         if is_handed_over and plan.commit.storage is OffsetsStorage.ZOOKEEPER:
-            checks: Sequence[Check] = ()
-            if self._registered:
-                checks = self._registered.owner_checks(plan.offsets_to_commit)
-            return hand_over.store(plan, checks, write)
+            checks = self._owner_checks(plan.offsets_to_commit)
+            return self._hand_over.store(plan, checks, write)
         if plan.commit.state is CommitState.IN_DOUBT or is_handed_over:
-            return hand_over.store_under_lock(plan, write)
+            return self._hand_over.store_under_lock(plan, write)
         write(())
         return None
 
 
-class LiveServices(PlanStore, LoadedRows):
+class LiveServices:
     """`Services` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
@@ -375,8 +389,16 @@ class LiveServices(PlanStore, LoadedRows):
             settings, zookeeper, self.offsets, self.ledger, now_ms=now_ms, request=request
         )
         self.backfills = BackfillStore(self.ledger)
+        self.loaded = LoadedRowsOfTable(settings, self.ledger, self._discovery, self.spark)
+        self._membership = GroupMembership(
+            settings, zookeeper, name, self.ledger, self.offsets, self._discovery
+        )
+        self._plans = PlanStore(
+            settings.group.id, zookeeper, self.ledger, self._lock, self._membership.owner_checks
+        )
         self._phases = phases or Stopwatch()
-        self._recorded = None
+        self._recorded: int | None = None
+        """Number of the newest plan that this run knows as recorded."""
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
@@ -440,6 +462,38 @@ class LiveServices(PlanStore, LoadedRows):
         """See `Services`."""
         return now_ms()
 
+    def member(self) -> Member | None:
+        """See `Services`."""
+        return self._membership.member()
+
+    def store(self, plan: Plan) -> RejectedCommit | None:
+        """See `Services`. Rejects an unwritable table and a failing transform: a stored
+        plan must be executable.
+        """
+        self.reject_unwritable(plan)
+        has_transform = self.settings.transform.dataframe is not None
+        if has_transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
+            # A stored plan with a transform that always fails would block the pipeline.
+            try_on_no_rows(self._spark.session(), self.settings)
+        return self._plans.store(
+            plan,
+            pipelines_version=self._pipelines_version,
+            is_after_record=self._recorded == plan.number - 1,
+        )
+
+    def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
+        """See `Services`."""
+        self.reject_unwritable(plan)
+        return self._plans.supersede(plan, ledger, pipelines_version=self._pipelines_version)
+
+    def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
+        """See `Services`."""
+        return self._membership.hand_over(plan)
+
+    def fence(self, plan: Plan) -> None:
+        """See `Services`."""
+        self._membership.fence(plan)
+
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
         """See `Services`."""
         ledger_side_documents.remember(self.ledger, key, after=after)
@@ -456,29 +510,30 @@ class LiveServices(PlanStore, LoadedRows):
         """See `Services`."""
         return self.ledger.read_ledger()
 
-    def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
-        """See `Services`."""
-        plans = []
-        for plan in self.ledger.read_plans():
-            has_result = self.ledger.read_record_of(plan) is not None
-            plans.append((plan, has_result))
-        return tuple(plans)
-
-    def read_backfill(self, name: str) -> Backfill | None:
-        """See `Services`."""
-        return self.backfills.read(name)
-
-    def create_backfill(self, backfill: Backfill) -> None:
-        """See `Services`."""
-        self.backfills.create(backfill)
-
-    def replace_backfill(self, before: Backfill, after: Backfill) -> None:
-        """See `Services`."""
-        self.backfills.replace(before, after)
-
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See `Services`."""
         ledger_side_documents.note_removals(self.ledger, tuple(removals))
+
+    def first_at(
+        self, moments: Collection[tuple[TopicPartition, int]]
+    ) -> Mapping[tuple[TopicPartition, int], int]:
+        """See `Services`. One request per broker and time. Raises SettingsError if a
+        partition cannot be searched.
+        """
+        found: dict[tuple[TopicPartition, int], int] = {}
+        with self._discovery.open_cluster() as cluster:
+            for moment in sorted({moment for _, moment in moments}):
+                wanted = {partition: moment for partition, at in moments if at == moment}
+                offsets = cluster.offsets_at(
+                    wanted, wait_for_leader_s=self.settings.source.wait_for_leader_s
+                )
+                for partition, offset in offsets.items():
+                    found[partition, moment] = offset
+        return found
+
+    def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """See `Services`."""
+        return self._discovery.creations_of(topics)
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
         """See `Services`; with `group.mode: observe` nothing is claimed, and a member
@@ -576,16 +631,16 @@ class LiveServices(PlanStore, LoadedRows):
         plan.
         """
         is_of_member = plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
-        if is_of_member and (partitions is None or self.is_member):
+        if is_of_member and (partitions is None or self._membership.is_member):
             return self.offsets.commit_of_member(
                 plan,
                 partitions,
-                share=self.current_assignment,
-                unbroken=self.unbroken,
-                unsure=self.end_coordinated,
+                share=self._membership.current_assignment,
+                unbroken=self._membership.unbroken,
+                unsure=self._membership.end_coordinated,
             )
         try:
-            return self.offsets.commit(plan, partitions, share=self.current_assignment)
+            return self.offsets.commit(plan, partitions, share=self._membership.current_assignment)
         except OffsetMoved as error:
             newest = max(self.ledger.plan_numbers(), default=plan.number)
             if newest <= plan.number:

@@ -7,7 +7,7 @@ loaded intervals, offsets at a time, rows in the table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -145,62 +145,57 @@ class PutInto:
     """Rows read; None if a transform did not read all of them."""
 
 
-class LoadedRows:
-    """Services that read earlier results. See `Services`."""
+class LoadedRowsOfTable:
+    """`LoadedRows` by the ledger in ZooKeeper and the rows of the Delta table.
 
-    settings: Settings
-    ledger: PlanLedger
-    _discovery: Discovery
+    `spark` returns the session of the run, started on the first call.
+    """
 
-    def spark(self) -> SparkSession:
-        """Return the session of this run."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: PlanLedger,
+        discovery: Discovery,
+        spark: Callable[[], SparkSession],
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._discovery = discovery
+        self._spark = spark
 
-    def rows_of_today(self, plan: Plan) -> Recount:
-        """Return the rows of the plan's ranges in the current table, by any writer."""
-        return recount_rows(plan, None, self.settings)
+    def intervals(self, transaction_version: int | None = None) -> LoadedIntervals:
+        """See `LoadedRows`."""
+        return ledger_side_documents.read_all_loaded_intervals(self._ledger, transaction_version)
 
-    def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
-        """See `Services`."""
-        counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_IN_MEMORY)
+    def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
+        """See `LoadedRows`."""
+        plans = []
+        for plan in self._ledger.read_plans():
+            has_result = self._ledger.read_record_of(plan) is not None
+            plans.append((plan, has_result))
+        return tuple(plans)
+
+    def rows_in(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
+        """See `LoadedRows`. Starts Spark."""
+        from etl.io.delta.offsets_of_rows import replaceable, rows_there
+
+        replaceable(self._settings.table.path)
+        return rows_there(self._spark(), self._settings.table.path, spans)
+
+    def results_in_table(self, plan: Plan) -> Sequence[RangeResult] | None:
+        """See `LoadedRows`."""
+        counted = recount_rows(plan, None, self._settings, gaps_max=GAPS_IN_MEMORY)
         if counted.uncounted:
             return None
         return counted.results
 
-    def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
-        """See `Services`."""
-        return ledger_side_documents.read_all_loaded_intervals(self.ledger, transaction_version)
+    def recount(self, plan: Plan) -> Recount:
+        """Return the rows of the plan's ranges in the current table, by any writer."""
+        return recount_rows(plan, None, self._settings)
 
-    def first_at(
-        self, moments: Collection[tuple[TopicPartition, int]]
-    ) -> Mapping[tuple[TopicPartition, int], int]:
-        """See `Services`. One request per broker and time. Raises SettingsError if a
-        partition cannot be searched.
-        """
-        found: dict[tuple[TopicPartition, int], int] = {}
-        with self._discovery.open_cluster() as cluster:
-            for moment in sorted({moment for _, moment in moments}):
-                wanted = {partition: moment for partition, at in moments if at == moment}
-                offsets = cluster.offsets_at(
-                    wanted, wait_for_leader_s=self.settings.source.wait_for_leader_s
-                )
-                found |= {(partition, moment): offset for partition, offset in offsets.items()}
-        return found
-
-    def tidy(self) -> None:
-        """See `Services`."""
-        ledger_side_documents.prune(self.ledger)
-
-    def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """See `Services`."""
-        return self._discovery.creations_of(topics)
-
-    def rows_there(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
-        """See `Services`. Starts Spark."""
-        from etl.io.delta.offsets_of_rows import replaceable, rows_there
-
-        replaceable(self.settings.table.path)
-        return rows_there(self.spark(), self.settings.table.path, spans)
+    def fold_old_plans(self) -> None:
+        """See `LoadedRows`."""
+        ledger_side_documents.prune(self._ledger)
 
     def put_into(self, plan: Plan, snapshot: Snapshot, into: Settings, metadata: str) -> PutInto:
         """Read a replay's ranges and replace its rows in the table of `into`, which no pipeline
@@ -214,7 +209,7 @@ class LoadedRows:
         from etl.io.spark.catalog import enter_store
 
         require_exclusive_create(into.table.path)
-        spark, table = self.spark(), into.table
+        spark, table = self._spark(), into.table
         enter_store(spark, table.path)
         if not into.transform.function:
             check_shape(

@@ -102,7 +102,7 @@ def replay(
 
 def zones_of_replaced(services: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
     """Describe rows that a replay replaces and that were written under another time zone."""
-    stored = services.stored_plans()
+    stored = services.loaded.stored_plans()
     loaded = [one for one, _ in stored if one.id != plan.id]
     return tuple(describe_replaced_time_zones(plan, loaded, snapshot))
 
@@ -138,7 +138,7 @@ def with_replaced_rows(services: Services, step: NextStep, plan: Plan) -> Plan:
     """Return the plan of a replay with the rows that it replaces, under the number of a stored plan
     of a backfill if there is one.
     """
-    plan = replace(plan, payload=ReplayPayload(services.rows_there(spans_of(plan))))
+    plan = replace(plan, payload=ReplayPayload(services.loaded.rows_in(spans_of(plan))))
     _, stored = settled_state(step)
     if stored:
         plan = in_place_of(plan, stored)
@@ -169,7 +169,7 @@ def settled_state(step: NextStep) -> tuple[UpToDate, Plan | None]:
 
 def loaded_now(services: Services, ledger: Ledger) -> LoadedIntervals:
     """Return what the pipeline has loaded, or will have once its stored plan is executed."""
-    loaded = services.loaded()
+    loaded = services.loaded.intervals()
     newest, result = ledger.newest, ledger.applied
     if newest and result and result.is_of(newest):
         return fold(loaded, newest, result)

@@ -82,8 +82,57 @@ class Member(Protocol):
         """Cost of the membership so far."""
 
 
+class BackfillRequests(Protocol):
+    """The stored requests of a pipeline's backfills."""
+
+    def read(self, name: str) -> Backfill | None:
+        """Return the request of this backfill; None if there is none of that name."""
+
+    def create(self, backfill: Backfill) -> None:
+        """Store the request of a new backfill. Raises Owned if its name is used."""
+
+    def replace(self, before: Backfill, after: Backfill) -> None:
+        """Store a changed request. Raises Owned if it is not as before any more."""
+
+
+class LoadedRows(Protocol):
+    """What earlier plans loaded, by the ledger and by the rows of the table."""
+
+    def intervals(self, transaction_version: int | None = None) -> LoadedIntervals:
+        """Return the intervals that plans with a result loaded, and those given up because they are
+        not in the table's history.
+
+        `transaction_version`: the table's; None: the newest plan with a result is in it.
+        """
+
+    def stored_plans(self) -> Sequence[tuple[Plan, bool]]:
+        """Return the stored plans, ascending, each with whether it has a stored result."""
+
+    def rows_in(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
+        """Return the number of rows in each interval, by any writer; one interval per partition.
+
+        Raises if rows may not be replaced.
+        """
+
+    def results_in_table(self, plan: Plan) -> Sequence[RangeResult] | None:
+        """Return the rows of each range in the current table, with gaps; None if they cannot be
+        counted.
+        """
+
+    def fold_old_plans(self) -> None:
+        """Merge old plans into loaded intervals."""
+
+
 class Services(Protocol):
     """The outside world of one pipeline: brokers, ZooKeeper, table and clock."""
+
+    @property
+    def backfills(self) -> BackfillRequests:
+        """The stored requests of backfills."""
+
+    @property
+    def loaded(self) -> LoadedRows:
+        """What earlier plans loaded."""
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """Take a snapshot of brokers, ledger and table. `named`: offsets that an operator names."""
@@ -180,45 +229,12 @@ class Services(Protocol):
         only partitions that its membership, or today's, still owns are committed.
         """
 
-    def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
-        """Return the intervals that plans with a result loaded, and those given up because they are
-        not in the table's history.
-
-        `transaction_version`: the table's; None: the newest plan with a result is in it.
-        """
-
-    def read_backfill(self, name: str) -> Backfill | None:
-        """Return the request of this backfill; None if there is none of that name."""
-
-    def create_backfill(self, backfill: Backfill) -> None:
-        """Store the request of a new backfill. Raises Owned if its name is used."""
-
-    def replace_backfill(self, before: Backfill, after: Backfill) -> None:
-        """Store a changed request. Raises Owned if it is not as before any more."""
-
-    def stored_plans(self) -> Sequence[tuple[Plan, bool]]:
-        """Return the stored plans, ascending, each with whether it has a stored result."""
-
     def first_at(
         self, moments: Collection[tuple[TopicPartition, int]]
     ) -> Mapping[tuple[TopicPartition, int], int]:
         """Return the first offset of each partition at or after its time in milliseconds; its end
         if there is none.
         """
-
-    def rows_there(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
-        """Return the number of rows in each interval, by any writer; one interval per partition.
-
-        Raises if rows may not be replaced.
-        """
-
-    def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
-        """Return the rows of each range in the current table, with gaps; None if they cannot be
-        counted.
-        """
-
-    def tidy(self) -> None:
-        """Merge old plans into loaded intervals."""
 
 
 Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]

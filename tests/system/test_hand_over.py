@@ -131,19 +131,13 @@ def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -
     share = MemberAssignment("m-1", Membership.COORDINATOR, "range", 1, frozenset(LOGS))
     commit = PlannedCommit(CommitState.DONE, OffsetsStorage.KAFKA, share)
     plan = with_id(replace(driver.plan(), commit=commit))
-    store = PlanStore()
-    store.settings, store.zookeeper, store.ledger, store._lock = (
-        SETTINGS,
-        driver.zookeeper,
-        driver.ledger,
-        driver.lock,
+    store = PlanStore(
+        SETTINGS.group.id, driver.zookeeper, driver.ledger, driver.lock, lambda partitions: ()
     )
-    assert (
-        store._written(
-            plan, lambda parts: driver.ledger.store_plan(plan, also=parts), is_handed_over=True
-        )
-        is None
+    rejected = store.write(
+        plan, lambda parts: driver.ledger.store_plan(plan, also=parts), is_handed_over=True
     )
+    assert rejected is None
     assert driver.ledger.read_plan(1) == plan and offsets(driver) == [None] * 3
 
 

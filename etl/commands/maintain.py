@@ -279,7 +279,7 @@ def _folded(services: LiveServices, name: str) -> tuple[int, Sequence[str]]:
     before = len(services.ledger.plan_numbers())
     try:
         with services.driving(name):
-            services.loaded.fold_old_plans()
+            services.tidy()
     except Owned as error:
         return 0, (f"old plans were left to the driver that is at work: {error.message}",)
     return before - len(services.ledger.plan_numbers()), ()

@@ -439,7 +439,7 @@ def execute(
             return None
         with report.timed(Verb.COMMIT):
             commit(services, plan, result, report)
-            services.loaded.fold_old_plans()
+            services.tidy()
     return plan
 
 

@@ -535,6 +535,10 @@ class LiveServices:
         """See `Services`."""
         return self._discovery.creations_of(topics)
 
+    def tidy(self) -> None:
+        """See `Services`."""
+        ledger_side_documents.prune(self.ledger)
+
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
         """See `Services`; with `group.mode: observe` nothing is claimed, and a member
         owns its assignment. Nobody else reads what a backfill reads.

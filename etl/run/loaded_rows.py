@@ -193,10 +193,6 @@ class LoadedRowsOfTable:
         """Return the rows of the plan's ranges in the current table, by any writer."""
         return recount_rows(plan, None, self._settings)
 
-    def fold_old_plans(self) -> None:
-        """See `LoadedRows`."""
-        ledger_side_documents.prune(self._ledger)
-
     def put_into(self, plan: Plan, snapshot: Snapshot, into: Settings, metadata: str) -> PutInto:
         """Read a replay's ranges and replace its rows in the table of `into`, which no pipeline
         loads.

@@ -119,9 +119,6 @@ class LoadedRows(Protocol):
         counted.
         """
 
-    def fold_old_plans(self) -> None:
-        """Merge old plans into loaded intervals."""
-
 
 class Services(Protocol):
     """The outside world of one pipeline: brokers, ZooKeeper, table and clock."""
@@ -235,6 +232,9 @@ class Services(Protocol):
         """Return the first offset of each partition at or after its time in milliseconds; its end
         if there is none.
         """
+
+    def tidy(self) -> None:
+        """Merge old plans into loaded intervals."""
 
 
 Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]

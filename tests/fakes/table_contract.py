@@ -24,7 +24,7 @@ class TableContract:
         request = replace(
             plan, ranges=(OffsetRange(a, 2, 6), OffsetRange(b, 0, 3), OffsetRange(b, 7, 9))
         )
-        found = world.results_from_table(request)
+        found = world.loaded.results_in_table(request)
         assert found is not None and [one.rows for one in found] == [2, 3, 0]
         if a.broker_id is None:
             assert [(one.gaps, one.gaps_complete) for one in found] == [

@@ -37,6 +37,7 @@ from etl.decide.recreated_or_truncated import (
 from etl.decide.run_requests import bounds_to_find
 from etl.errors import OffsetMoved, Owned, SessionLost
 from etl.io.process import this_driver
+from etl.io.zookeeper.group_member import ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import Check, DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import (
@@ -87,7 +88,6 @@ from etl.run.service_interfaces import Member
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
-from tests.builders import with_keys
 from tests.fakes import fake_group, fake_table
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import CLUSTER, Outside, leader_of
@@ -123,7 +123,61 @@ class _Turn(DriverLock):
         yield Check("/", 0)
 
 
-class FakeWorld(PlanStore):
+class _LoadedRows:
+    """`LoadedRows` by the real ledger and the fake table."""
+
+    def __init__(
+        self, outside: Outside, ledger: PlanLedger, do: Callable[[str, Callable[[], Any]], Any]
+    ) -> None:
+        self._outside = outside
+        self._ledger = ledger
+        self._do = do
+
+    def intervals(self, transaction_version: int | None = None) -> LoadedIntervals:
+        """See `LoadedRows`."""
+        return read_all_loaded_intervals(self._ledger, transaction_version)
+
+    def stored_plans(self) -> list[tuple[Plan, bool]]:
+        """See `LoadedRows`."""
+        found = read_plans_with_results(self._ledger)
+        return [(plan, applied is not None) for plan, applied in found]
+
+    def rows_in(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
+        """See `LoadedRows`."""
+        counted: Mapping[TopicPartition, int] = self._do(
+            "count rows", lambda: fake_table.rows_there(self._outside, spans)
+        )
+        return counted
+
+    def results_in_table(self, plan: Plan) -> list[RangeResult]:
+        """See `LoadedRows`."""
+        counted: list[RangeResult] = self._do(
+            "count rows", lambda: fake_table.results_from_table(self._outside, plan)
+        )
+        return counted
+
+
+class _Backfills:
+    """`BackfillRequests` in the znodes in memory."""
+
+    def __init__(self, ledger: PlanLedger, write: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self._store = BackfillStore(ledger)
+        self._write = write
+
+    def read(self, name: str) -> Backfill | None:
+        """See `BackfillRequests`."""
+        return self._store.read(name)
+
+    def create(self, backfill: Backfill) -> None:
+        """See `BackfillRequests`."""
+        self._write("create backfill", lambda: self._store.create(backfill))
+
+    def replace(self, before: Backfill, after: Backfill) -> None:
+        """See `BackfillRequests`."""
+        self._write("replace backfill", lambda: self._store.replace(before, after))
+
+
+class FakeWorld:
     """One driver's view of `outside`: `Services` for `ingest`.
 
     `reads_first`: rows are read in a step before the append, as tasks do, so that the partitions
@@ -147,9 +201,7 @@ class FakeWorld(PlanStore):
         self._request = request
         self._run_id = run_id
         self.outside = outside
-        self._settings = self.settings = settings
-        if settings.transform.dataframe is not None:
-            self.settings = with_keys(settings, transform={"dataframe": None})
+        self._settings = settings
         self._topics: TopicFilter = settings.source.topic_filter
         self._group = settings.group
         driver = replace(_HERE, pid=next(_processes), started=None, run_id=run_id)
@@ -159,11 +211,16 @@ class FakeWorld(PlanStore):
         self.zookeeper.client.changing = self._changing
         place = self.zookeeper, GROUP, PIPELINE
         self.ledger = PlanLedger(*place)
-        self._lock, self._owners = _Turn(*place), Owners(*place)
+        self._owners = Owners(*place)
+        self._registered: ZooKeeperMember | None = None
+        self._plans = PlanStore(
+            GROUP, self.zookeeper, self.ledger, _Turn(*place), self._owner_checks
+        )
         self._group_offsets = ConsumerGroup(
             self.zookeeper, GROUP, physical=settings.source.is_physical
         )
-        self._backfills = BackfillStore(self.ledger)
+        self.backfills = _Backfills(self.ledger, self._write)
+        self.loaded = _LoadedRows(outside, self.ledger, self._do)
         self._pipelines_version: int | None = None
         self._at = at
         self._recorded: int | None = None
@@ -343,12 +400,20 @@ class FakeWorld(PlanStore):
             self._registered = found  # type: ignore[assignment]
         return found
 
-    def reject_unwritable(self, plan: Plan) -> None:
-        """See PlanStore; the table takes every plan."""
+    def _owner_checks(self, partitions: Collection[TopicPartition]) -> Sequence[Check]:
+        if self._registered is None:
+            return ()
+        return self._registered.owner_checks(partitions)
 
     def store(self, plan: Plan) -> RejectedCommit | None:
         """See World."""
-        return self._write("store plan", lambda: super(FakeWorld, self).store(plan))  # type: ignore[no-any-return]
+        store = partial(
+            self._plans.store,
+            plan,
+            pipelines_version=self._pipelines_version,
+            is_after_record=self._recorded == plan.number - 1,
+        )
+        return self._write("store plan", store)  # type: ignore[no-any-return]
 
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
         """See World."""
@@ -356,7 +421,10 @@ class FakeWorld(PlanStore):
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
         """See World."""
-        return self._write("supersede", lambda: super(FakeWorld, self).supersede(plan, ledger))  # type: ignore[no-any-return]
+        supersede = partial(
+            self._plans.supersede, plan, ledger, pipelines_version=self._pipelines_version
+        )
+        return self._write("supersede", supersede)  # type: ignore[no-any-return]
 
     def _mark(self, step: str, plan: Plan) -> None:
         self._write(step, lambda: write_mark(self.ledger, plan))
@@ -559,27 +627,6 @@ class FakeWorld(PlanStore):
                 moved[partition] = plan.moved(partition)
         return moved
 
-    def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
-        """See World."""
-        return read_all_loaded_intervals(self.ledger, transaction_version)
-
-    def read_backfill(self, name: str) -> Backfill | None:
-        """See World."""
-        return self._backfills.read(name)
-
-    def create_backfill(self, backfill: Backfill) -> None:
-        """See World."""
-        self._write("create backfill", lambda: self._backfills.create(backfill))
-
-    def replace_backfill(self, before: Backfill, after: Backfill) -> None:
-        """See World."""
-        self._write("replace backfill", lambda: self._backfills.replace(before, after))
-
-    def stored_plans(self) -> list[tuple[Plan, bool]]:
-        """See World."""
-        found = read_plans_with_results(self.ledger)
-        return [(plan, applied is not None) for plan, applied in found]
-
     def first_at(
         self, moments: Collection[tuple[TopicPartition, int]]
     ) -> Mapping[tuple[TopicPartition, int], int]:
@@ -588,20 +635,6 @@ class FakeWorld(PlanStore):
             (partition, moment): self.outside.logs[partition].first_at(moment)
             for partition, moment in moments
         }
-
-    def rows_there(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
-        """See World."""
-        counted: Mapping[TopicPartition, int] = self._do(
-            "count rows", lambda: fake_table.rows_there(self.outside, spans)
-        )
-        return counted
-
-    def results_from_table(self, plan: Plan) -> list[RangeResult]:
-        """See World."""
-        counted: list[RangeResult] = self._do(
-            "count rows", lambda: fake_table.results_from_table(self.outside, plan)
-        )
-        return counted
 
     def tidy(self) -> None:
         """See World."""

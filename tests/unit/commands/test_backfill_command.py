@@ -95,7 +95,7 @@ def test_a_dry_run_reports_the_offsets_and_the_number_of_plans() -> None:
 def test_a_preview_of_another_request_under_the_name_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    services = SimpleNamespace(read_backfill=lambda _: REQUESTED)
+    services = SimpleNamespace(backfills=SimpleNamespace(read=lambda _: REQUESTED))
     monkeypatch.setattr(backfill, "open_services", lambda *_, **__: nullcontext(services))
     with pytest.raises(
         SettingsError, match="Backfill old was begun from 0 until 30, and this"

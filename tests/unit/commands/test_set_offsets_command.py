@@ -26,8 +26,9 @@ class Rows:
 
     def __init__(self, *, is_counted: bool = True) -> None:
         self.is_counted = is_counted
+        self.loaded = self
 
-    def rows_of_today(self, plan: Plan) -> Recount:
+    def recount(self, plan: Plan) -> Recount:
         if not self.is_counted:
             return Recount((NOT_COUNTED,) * len(plan.ranges), "no column offset")
         results = []

@@ -239,7 +239,7 @@ def test_fewer_rows_come_than_went_where_the_log_was_compacted_and_the_ledger_kn
     report = new_report()
     replayed(outside, wanted(0, 4), report=report)
     assert report.outcomes[-1][1].startswith("Plan 3: 4 rows replaced by 3 rows")
-    assert FakeWorld(outside, SETTINGS).loaded().intervals[LOGS[0]][0].rows == 4
+    assert FakeWorld(outside, SETTINGS).loaded.intervals().intervals[LOGS[0]][0].rows == 4
     reject_unfinished(outside)
 
 

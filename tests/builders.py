@@ -16,13 +16,13 @@ from etl.model.partitions import (
 )
 from etl.model.plans import (
     BackfillPayload,
+    PendingPartition,
     Plan,
     PlanKind,
     PlannedPartition,
     PlanOrigin,
     ReplayPayload,
     TopicIdentity,
-    pending_partitions,
 )
 from etl.model.snapshot import (
     Availability,
@@ -120,7 +120,10 @@ def changed(plan: Plan, **changes: Any) -> Plan:
             changes["topics"] = topics
     if "pending_starts" in changes:
         offsets = changes.pop("pending_offsets", {})
-        changes["pending"] = pending_partitions(changes.pop("pending_starts"), offsets)
+        pending = {}
+        for partition, start_ms in changes.pop("pending_starts").items():
+            pending[partition] = PendingPartition(start_ms, offsets.get(partition))
+        changes["pending"] = pending
     if "replaced_rows" in changes:
         changes["payload"] = ReplayPayload(changes.pop("replaced_rows"))
     if "backfill" in changes:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from etl.decide.loaded_intervals import first_gap
 from etl.decide.member_offsets import reject_replacing
-from etl.decide.offsets import pending_starts, starts_of
+from etl.decide.offsets import pending_partitions, starts_of
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import compare, is_of_another_era
 from etl.decide.recreated_or_truncated import (
@@ -58,7 +58,6 @@ from etl.model.plans import (
     PlanOrigin,
     Predecessor,
     StaleRows,
-    pending_partitions,
     planned_partitions,
     topic_identities,
 )
@@ -586,8 +585,8 @@ def _pending(
     known_topics = topics_of((*positions, *found))
     existing = (*snapshot.readable, *snapshot.leaderless)
     undecided = [partition for partition in existing if partition.topic not in known_topics]
-    starts = pending_starts(undecided, positions, None, settings, now_ms=now_ms)
-    return {**found, **pending_partitions(starts, {})}
+    begun = pending_partitions(undecided, positions, None, {}, settings, now_ms=now_ms)
+    return {**found, **begun}
 
 
 def _all_predecessors(

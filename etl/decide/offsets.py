@@ -12,7 +12,7 @@
 Latest is the readable end: records of an open transaction are loaded later. If the start by time is
 above the last stable offset, the partition waits for the end of the transaction. A start is decided
 once, by the run that first observes the partition, also without a leader or with another owner, and
-is stored in the plan (`pending_starts`; `pending_offsets` if latest is known as an offset).
+is stored in the plan (`PendingPartition`).
 
 Jafka has no lookup by time. A partition that starts at latest but cannot be read when that is
 decided starts at its first record, so that nothing is skipped.
@@ -52,9 +52,10 @@ from etl.model.partitions import (
     NOTHING_COMMITTED,
     Committed,
     OffsetsStorage,
+    PartitionOffsets,
     TopicPartition,
 )
-from etl.model.plans import CommitState, Plan, PlanKind
+from etl.model.plans import CommitState, PendingPartition, Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.choices import OnOffsetChanged, StartAt
 from etl.settings.sections import Settings
@@ -136,55 +137,36 @@ def timestamps_to_look_up(
     return times
 
 
-def pending_starts(
+def pending_partitions(
     existing: Iterable[TopicPartition],
     positions: Mapping[TopicPartition, int],
     last: Plan | None,
+    left_out: Mapping[TopicPartition, PartitionOffsets],
     settings: Settings,
     *,
     now_ms: int,
-) -> dict[TopicPartition, int | None]:
-    """Return the pending starts of the next plan; see `PendingPartition`.
+) -> dict[TopicPartition, PendingPartition]:
+    """Return the decided starts of partitions that the next plan does not read yet.
 
-    They are those of existing partitions without a loaded-until offset in the plan (`positions`),
-    and those of the last plan, also of partitions that do not exist now.
+    They are those of the last plan, also of partitions that do not exist now, and those of existing
+    partitions without a loaded-until offset in the plan (`positions`). `left_out`: partitions with
+    a leader that are not read now; their readable end is a start at latest.
     """
-    pending: dict[TopicPartition, int | None] = {}
+    pending: dict[TopicPartition, PendingPartition] = {}
     if last:
         for partition, decided in last.pending.items():
             if partition not in positions:
-                pending[partition] = decided.start_ms
+                pending[partition] = decided
     topics = known_topics(last)
     for partition in existing:
-        if partition not in positions and partition not in pending:
-            rule = _start_rule(partition, last, settings, topics)
-            pending[partition] = _start_to_store(partition, rule, now_ms)
-    return pending
-
-
-def pending_offsets(
-    starts: Mapping[TopicPartition, int | None],
-    last: Plan | None,
-    snapshot: Snapshot,
-    settings: Settings,
-) -> dict[TopicPartition, int]:
-    """Return the pending offsets of `starts` at latest.
-
-    They are the readable ends of partitions with a leader that are not read now.
-    """
-    pending = {}
-    decided: Collection[TopicPartition] = ()
-    if last:
-        decided = last.pending
-        for partition, known in last.pending.items():
-            if partition in starts and known.start_offset is not None:
-                pending[partition] = known.start_offset
-    topics = known_topics(last)
-    for partition, offsets in snapshot.left_out.items():
-        if partition not in starts or partition in decided or partition.is_physical:
+        if partition in positions or partition in pending:
             continue
-        if _start_rule(partition, last, settings, topics) is StartAt.LATEST:
-            pending[partition] = offsets.end_offset
+        rule = _start_rule(partition, last, settings, topics)
+        start_offset = None
+        if rule is StartAt.LATEST and partition in left_out and not partition.is_physical:
+            start_offset = left_out[partition].end_offset
+        start_ms = _start_to_store(partition, rule, now_ms)
+        pending[partition] = PendingPartition(start_ms, start_offset)
     return pending
 
 

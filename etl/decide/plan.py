@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from etl.decide.byte_offsets import reject_misaligned_offsets
 from etl.decide.lag import find_expiring
 from etl.decide.member_offsets import read_by_others
-from etl.decide.offsets import known_topics, pending_offsets, pending_starts, start_of
+from etl.decide.offsets import known_topics, pending_partitions, start_of
 from etl.decide.recreated_or_truncated import (
     creations_to_record,
     fingerprints_to_record,
@@ -60,7 +60,6 @@ from etl.model.plans import (
     PlannedRequest,
     PlanOrigin,
     Predecessor,
-    pending_partitions,
     planned_partitions,
     topic_identities,
 )
@@ -333,7 +332,9 @@ def plan_from(
         for loss in reading.lost:
             losses.append(replace(loss, incarnation=incarnations.get(loss.partition, 0)))
     present = (*snapshot.readable, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
-    starts = pending_starts(present, positions, last, settings, now_ms=now_ms)
+    pending = pending_partitions(
+        present, positions, last, snapshot.left_out, settings, now_ms=now_ms
+    )
     ends = {partition: reading.end_offset for partition, reading in readings.items()}
     log_starts = {
         partition: snapshot.readable[partition].log_start_offset for partition in readings
@@ -356,7 +357,7 @@ def plan_from(
             topic_id=topic_ids_to_record(last, snapshot.readable, positions, topic_ids),
         ),
         topics=topic_identities(topic_ids, creation_ids),
-        pending=pending_partitions(starts, pending_offsets(starts, last, snapshot, settings)),
+        pending=pending,
         table=table,
         predecessors=predecessors,
         losses=Losses(lost=tuple(losses)),

@@ -717,16 +717,6 @@ def topic_identities(
     return found
 
 
-def pending_partitions(
-    starts: Mapping[TopicPartition, int | None], offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, PendingPartition]:
-    """Join the decided starts of partitions that are not read yet."""
-    return {
-        partition: PendingPartition(start, offsets.get(partition))
-        for partition, start in starts.items()
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Requests:
     """Requests to one broker. The greeting of each connection is one of them."""

@@ -269,7 +269,7 @@ def test_commands_print_tables_and_sentences_for_people_and_documents_for_progra
         in pipeline.door("verify", json_too=False).out
     )
     assert pipeline.topic in pipeline.door("offsets", "show", json_too=False).out
-    assert pipeline.door("plans", "list", json_too=False).out.splitlines()[1].split()[3:6] == [
+    assert pipeline.door("plans", "list", json_too=False).out.splitlines()[1].split()[4:7] == [
         "400",
         "400",
         "0",

@@ -113,7 +113,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm(spoiled: tuple[Pipeline, FakeBr
     finally:
         child.kill()
     assert (child.returncode, json.loads(out)["exit_code"]) == (130, 130), err
-    *reported, stopped, _ = err.splitlines()
+    *reported, stopped = err.splitlines()
     assert {line.partition(" etl: ")[2] for line in reported} == {
         "starting Spark"
     } and stopped.startswith("etl: Stopped"), err

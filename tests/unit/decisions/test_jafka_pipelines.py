@@ -9,13 +9,20 @@ import pytest
 
 from etl.commands.lag import offsets_of
 from etl.decide.inherit_pipeline import predecessor_of
-from etl.decide.offsets import pending_starts
+from etl.decide.offsets import pending_partitions
 from etl.decide.reconcile import where_we_stand
 from etl.decide.recreated_or_truncated import TAIL_BYTES, end_places
 from etl.errors import DataLoss, LedgersDisagree, OffsetMoved, PartitionTruncated, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import PartitionOffsets, TopicPartition
-from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, StaleRows
+from etl.model.plans import (
+    CommitResult,
+    Loss,
+    LossReason,
+    PendingPartition,
+    RangeResult,
+    StaleRows,
+)
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
 from etl.report.run_progress import Outcome
@@ -159,8 +166,10 @@ def test_a_moved_offset_is_followed_and_the_skipped_offsets_are_reported_in_byte
 def test_a_jafka_partition_unreadable_at_the_decision_starts_at_its_first_record() -> None:
     on_kafka = settings_of(starting_offsets="latest")
     on_jafka = settings_of(broker_type="jafka", starting_offsets="latest")
-    assert pending_starts([ONE], {}, None, on_jafka, now_ms=NOW_MS) == {ONE: None}
-    assert pending_starts([A], {}, None, on_kafka, now_ms=NOW_MS) == {A: NOW_MS}
+    starts = pending_partitions([ONE], {}, None, {}, on_jafka, now_ms=NOW_MS)
+    assert starts == {ONE: PendingPartition(None)}
+    starts = pending_partitions([A], {}, None, {}, on_kafka, now_ms=NOW_MS)
+    assert starts == {A: PendingPartition(NOW_MS)}
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,24 @@ BREAKS = {
 """The scenario in which the absence of a rule breaks a law, and the law."""
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+SMALL = ("two runs and a backfill", "a replay")
+"""Scenarios of fewer states; the others are marked long."""
+
+
+def by_size(name: str, scenario: str) -> object:
+    """Return the parameter, marked long where its scenario has many states."""
+    marks = () if scenario in SMALL else pytest.mark.long
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("scenario", [by_size(name, name) for name in SCENARIOS])
 def test_every_interleaving_keeps_the_laws(scenario: str) -> None:
     states, broken = explore(scenario)
     assert broken is None, broken
     assert states > 5_000
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [by_size(rule, BREAKS[rule][0]) for rule in RULES])
 def test_without_one_of_its_rules_the_sequence_breaks_a_law(rule: str) -> None:
     scenario, law = BREAKS[rule]
     _, broken = explore(scenario, without=rule)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -130,12 +131,18 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
         zlib.error,
     ) as error:
         message = f"A stored document is invalid: {type(error).__name__}: {error}"
-        raise LedgersDisagree(
-            message,
-            znode=path,
-            action="Check which client wrote that znode, "
-            "and whether ZooKeeper was restored from a copy",
-        ) from error
+        action = (
+            "Check which client wrote that znode, and whether ZooKeeper was restored from a copy"
+        )
+        ledger = re.match(r"/consumers/[^/]+/etl/[^/]+", path)
+        if ledger:
+            action += (
+                ". Set the znode right from a copy of ZooKeeper. Without one, and unless "
+                "group.mode is join, stop all commands of this pipeline and delete "
+                f"{ledger[0]}: the next run makes the ledger again from the table's commits; "
+                "pauses, requests of backfills and accepted changes are lost"
+            )
+        raise LedgersDisagree(message, znode=path, action=action) from error
 
 
 @contextlib.contextmanager

@@ -150,6 +150,13 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(
         if what == "uid" and words[0] in ("offsets", "plans"):
             continue
         refused(result, 5, f"/consumers/{pipeline.group}/etl/clicks" if what != "uid" else "uid")
+    if what != "uid":
+        assert f"delete {root}" in pipeline.run().err
+    with pipeline.zookeeper() as client:
+        client.delete(root, recursive=True)
+    pipeline.produce(40)
+    assert pipeline.ran().outcomes == ["ledger_restored", "ingested"]
+    assert pipeline.is_whole()
 
 
 def test_an_offset_that_is_no_number_does_not_hold_up_a_stored_plan(pipeline: Pipeline) -> None:

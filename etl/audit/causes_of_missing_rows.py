@@ -98,6 +98,8 @@ class Missing:
     """Later commits of other writers that removed rows."""
     allowed: bool = True
     """True if rows were removed only as the policy or an operator permits."""
+    not_permitted: tuple[ForeignCommit, ...] = ()
+    """Those of `by` that neither the policy nor an operator permits."""
 
     @property
     def summary(self) -> str:
@@ -316,8 +318,9 @@ def blame(
     for commit in removals:
         if any(_is_after(commit, origin) for origin in here):
             by.append(commit)
-    is_allowed = bool(by) and all(commit.delta_version in allowed for commit in by)
-    return Missing(never_came, removed, unknown, elsewhere, tuple(by), is_allowed)
+    not_permitted = tuple(commit for commit in by if commit.delta_version not in allowed)
+    is_allowed = bool(by) and not not_permitted
+    return Missing(never_came, removed, unknown, elsewhere, tuple(by), is_allowed, not_permitted)
 
 
 def _absent(origin: Origin, committed_rows: int) -> int:

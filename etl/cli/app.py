@@ -36,7 +36,6 @@ from etl.cli.common_options import (
     output_error,
     output_session,
     print_error,
-    print_json,
     raise_output_failure,
     request_of,
     run_context,
@@ -114,15 +113,14 @@ def demo(
     """Run servers and a pipeline here, kill it, and verify."""
     from etl.demo.story import run_demo
 
-    document = run_demo(
+    run_demo(
         records=records,
         folder=folder,
         quiet=quiet or as_json,
         broker_type=broker_type,
         keep=keep,
+        show=lambda figures: show(as_json, figures, lambda: None),
     )
-    if as_json:
-        print_json(document)
 
 
 app.command()(init)

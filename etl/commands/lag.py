@@ -21,7 +21,7 @@ from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_miss
 from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
 from etl.decide.run_requests import TimeInterval, incomplete_partitions, split_into_intervals
 from etl.decide.set_offsets import pauses_of_partitions
-from etl.decide.table_changes import reject_changes_by_others
+from etl.decide.table_changes import REMOVED_ROWS, reject_changes_by_others
 from etl.errors import (
     BrokerUnreachable,
     EtlError,
@@ -36,7 +36,7 @@ from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_top
 from etl.io.brokers.times import read_oldest
 from etl.model.partitions import NOTHING_COMMITTED, OldestRecord, TopicPartition, in_order
 from etl.model.plans import Loss
-from etl.model.snapshot import ForeignCommit, Snapshot
+from etl.model.snapshot import ForeignCommit, Snapshot, Table
 from etl.report.describe import (
     counted,
     describe_partition_offsets,
@@ -50,6 +50,7 @@ from etl.report.lag import (
     lags_at,
     paused_partitions,
 )
+from etl.report.verify import foreign_commit_as_json
 from etl.run.discovery import Discovery
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_discovery, open_services
@@ -335,7 +336,8 @@ class TableGaps:
             partitions = "the partitions"
             if self.unled:
                 partitions += " with a leader"
-            sentence = f"{number}: the table has every record of them that {partitions} hold"
+            who = "plans loaded" if self.removals else "the table has"
+            sentence = f"{number}: {who} every record of them that {partitions} hold"
         if self.excused.let_go:
             lost = counted(self.excused.let_go, "offset")
             sentence += f", except {lost} that plans record as lost or given up"
@@ -359,9 +361,8 @@ class TableGaps:
             first = self.removals[0]
             commits = counted(len(self.removals), "commit")
             sentence += (
-                f"; rows that {commits} of other writers removed are not looked up (first: "
-                f"{first.operation} at version {first.delta_version}): `etl verify CONF` counts "
-                "them"
+                f"; {commits} of other writers removed rows (first: {first.operation} at version "
+                f"{first.delta_version}): `etl verify CONF` counts what is missing now"
             )
         if self.unled:
             sentence += f"; {self._leaderless}, so the offsets at these times are unknown"
@@ -393,6 +394,7 @@ class TableGaps:
             "let_go": self.excused.let_go,
             "before_start": self.excused.before_start,
             "read_by_others": self.excused.read_by_others,
+            "rows_removed_by": [foreign_commit_as_json(commit) for commit in self.removals],
             "without_leader": [partition.place for partition in self.unled],
             "paused": [pause.as_json() for pause in self.resting],
             "incomplete": [_gap_as_json(gap) for gap in self.incomplete],
@@ -441,7 +443,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
             reject_changes_by_others(
                 snapshot.table, snapshot.ledger.acknowledged, settings.table.on_rows_removed
             )
-        removals = services.ledger.read_loaded_intervals().removals
+        removals = _removals(services, snapshot.table)
         so_far = progress_of_table(snapshot, settings)
         of_ledger = _ledger_offsets(services)
         with Discovery(settings, services.zookeeper).open_cluster() as cluster:
@@ -490,6 +492,15 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
         paused_partitions(snapshot, so_far, settings, now_ms=now_ms()),
         removals,
     )
+
+
+def _removals(services: LiveServices, table: Table | None) -> tuple[ForeignCommit, ...]:
+    """Return the permitted commits of others that removed rows, noted by a run or not yet."""
+    removals = list(services.ledger.read_loaded_intervals().removals)
+    for commit in table.foreign if table else ():
+        if commit.why == REMOVED_ROWS and commit not in removals:
+            removals.append(commit)
+    return tuple(removals)
 
 
 def _bounds(

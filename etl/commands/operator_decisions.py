@@ -50,7 +50,14 @@ from etl.decide.reconcile import (
     reject_other_ledger,
     where_we_stand,
 )
-from etl.decide.table_changes import acknowledging, app_id_of, is_recorded, is_told, unacknowledged
+from etl.decide.table_changes import (
+    REMOVED_ROWS,
+    acknowledging,
+    app_id_of,
+    is_recorded,
+    is_told,
+    unacknowledged,
+)
 from etl.decide.table_rules import KEY, describe_accepted, topics_accepted
 from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.log import hash_of_commit, open_log
@@ -165,10 +172,10 @@ def accept_table(
         sentence += f"; {rows:,} rows of that plan are in it, "
         sentence += "so it is recorded as done" if rows else "so the next run replaces it"
     sentence += describe_accepted(topics)
-    if changes:
+    if any(change.why == REMOVED_ROWS for change in changes):
         sentence += (
-            "; rows that were removed stay removed: `etl verify CONF` counts them, and `etl replay` "
-            "loads them again"
+            "; `etl verify CONF` counts the rows that are missing now, and `etl replay` loads them "
+            "again"
         )
     changes_document = [foreign_commit_as_json(change) for change in changes]
     return _ruling_on_table(sentence, acknowledgement, changes_document)

@@ -48,7 +48,7 @@ from etl.decide.tasks import (
     split_ranges,
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
-from etl.model.partitions import Isolation, Lineage, TopicPartition
+from etl.model.partitions import Isolation, Lineage, TopicPartition, select_keys
 from etl.model.plans import (
     Loss,
     Losses,
@@ -239,6 +239,7 @@ def plan_next(
         known = state.positions
         known_pending = last.pending
         number = last.number + 1
+        _reject_followed_truncations(state, snapshot)
     asking = plan_request(snapshot.request, last, snapshot)
     plan = plan_from(
         known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms, asking=asking
@@ -252,6 +253,18 @@ def plan_next(
     if plan.ranges or plan.losses.lost or new_partitions or new_pending:
         return plan
     return None
+
+
+def _reject_followed_truncations(state: UpToDate, snapshot: Snapshot) -> None:
+    """Reject a truncated partition whose offset another client moved, also if it is left out.
+
+    Once the offset is followed, nothing shows that the log below it has other records than those
+    that were loaded.
+    """
+    if state.followed:
+        loaded_until = select_keys(state.last.loaded_until, state.followed)
+        observed = snapshot.with_offsets_of(state.followed)
+        reject_recreated_or_truncated(state.last, observed, loaded_until)
 
 
 def _following_last(plan: Plan, state: UpToDate) -> Plan:

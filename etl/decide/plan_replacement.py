@@ -659,8 +659,8 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
             f"The partition {partition.unled}, and plan {plan.number}, {state}",
             **partition.place,
             action=f"{partition.held_by}. {reason}. If they are gone for good, run `etl plans "
-            f"supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...` to continue "
-            "without them",
+            f"supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...` to "
+            "continue without them",
         )
     if settings.source.on_no_leader is OnNoLeader.FAIL:
         raise BrokerUnreachable(

@@ -80,6 +80,7 @@ from etl.errors import EtlError, LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import (
     NOTHING_COMMITTED,
+    Committed,
     PartitionOffsets,
     TopicPartition,
     in_order,
@@ -182,10 +183,21 @@ def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settin
             raise NeedsDecision(
                 f"Plan {plan.number} is stored and not in the table, and another client moved the "
                 f"offset of {render_partition(partition)} since",
-                action="Run `etl run CONF`, which executes it and then stops at this offset. Then "
-                "run this command again",
+                action=f"{_before_the_run(plan, partition, committed)}Run `etl run CONF`, which "
+                "executes it and then stops at this offset. Then run this command again",
             )
     return plan
+
+
+def _before_the_run(plan: Plan, partition: TopicPartition, committed: Committed) -> str:
+    """Return what must be done by hand before a run reads the offset; empty if nothing."""
+    is_no_number = committed.offset is None and committed.znode_version is not None
+    if not is_no_number:
+        return ""
+    expected = plan.expected_commits[partition].offset
+    if expected is None:
+        return "Delete the znode of its committed offset, which is no number. "
+    return f"Set its committed offset, which is no number, to {expected} as plain decimal text. "
 
 
 def differing_offsets(

@@ -260,6 +260,9 @@ def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> Ledger
     return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
 
 
+REMOVED_ROWS = "removed rows"
+REDEFINED = "redefined the table"
+"""What a commit of another writer did (`ForeignCommit.why`)."""
 DELETE = "DELETE"
 RESTORE = "RESTORE"
 """Operations in Delta commits; Spark and delta-rs use the same names."""
@@ -316,11 +319,18 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
             f"{first.delta_version - 1}, or accept the change, and rows that it removed stay "
             f"removed: {accept}"
         )
-    else:
+    elif first.why == REMOVED_ROWS:
         action = (
             "Check its author and reason (DESCRIBE HISTORY), and which offsets are missing "
             "(`etl verify CONF`). A RESTORE would take back the later commits, too: accept the "
-            f"change ({accept}), and load missing rows again with `{replay}`"
+            f"change ({accept}), and load missing rows again with `{replay}`, as far as Kafka "
+            f"still has their records; version {first.delta_version - 1} of the table has the rows"
+        )
+    else:
+        action = (
+            "Check its author and reason (DESCRIBE HISTORY). A RESTORE would take back the later "
+            "commits, too: give the table its columns back (ALTER TABLE), or accept it as it is: "
+            f"{accept}"
         )
     return LedgersDisagree(message, table_version=first.delta_version, action=action)
 

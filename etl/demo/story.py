@@ -261,8 +261,9 @@ def run_demo(
     quiet: bool,
     broker_type: BrokerFamily = BrokerFamily.KAFKA,
     keep: bool = False,
-) -> dict[str, Any]:
-    """Run the demo; return its figures.
+    show: Callable[[dict[str, Any]], None] = lambda figures: None,
+) -> None:
+    """Run the demo, and `show` its figures.
 
     Its servers are stopped, also on Ctrl-C; the directory with the table stays. `keep`: they run
     until Ctrl-C.
@@ -285,9 +286,9 @@ def run_demo(
             story = _Story(cluster, source, home, screen)
             figures = story.play(records)
             story.end(figures, keep=keep)
+            show(figures)
             if keep:
                 _wait_for_interrupt()
-            return figures
     finally:
         if is_started:  # otherwise the error names a log file in it
             shutil.rmtree(servers, ignore_errors=True)
@@ -339,6 +340,8 @@ class _Story:
             "killed_by_signal": killed,
             "table": str(self._home / "warehouse" / "clicks"),
             "conf": str(self._conf),
+            "zookeeper": self._cluster.zookeeper_connect,
+            "bootstrap": self._cluster.bootstrap,
             "seconds": round(time.monotonic() - self._began, 1),
             "runs": [first, repaired, nothing],
             "offsets": offsets,

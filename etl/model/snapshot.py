@@ -501,6 +501,17 @@ class Snapshot:
                 changed[topic_partition] = replace(partition, availability=Availability.READABLE)
         return self.with_partitions(changed)
 
+    def with_offsets_of(self, partitions: Iterable[TopicPartition]) -> Snapshot:
+        """Return the snapshot with the offsets of these partitions readable, also if they are
+        paused or left to their owner.
+        """
+        changed = {}
+        for topic_partition in partitions:
+            partition = self.partitions.get(topic_partition)
+            if partition and partition.is_left_out and partition.offsets:
+                changed[topic_partition] = replace(partition, availability=Availability.READABLE)
+        return self.with_partitions(changed)
+
     def with_all_partitions(self) -> Snapshot:
         """Return the snapshot with paused and owned partitions among the others: a backfill reads
         offsets that no other consumer reads.

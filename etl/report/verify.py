@@ -188,8 +188,8 @@ class Proof:
         return f"{self._refusal.action}. When runs continue: {replay}"
 
     def _action_of(self, wrong: PartitionProof) -> str:
-        if wrong.missing.by:
-            return error_of(wrong.missing.by, self.delta_version).action
+        if wrong.missing.not_permitted:
+            return error_of(wrong.missing.not_permitted, self.delta_version).action
         if not wrong.doubt.allowed:
             return (
                 "Check the transform: a table cannot be verified if it drops rows (limit, where, "

@@ -1,8 +1,8 @@
 """How are a run's services implemented on real ZooKeeper, brokers, Delta and Spark?
 
 `LiveServices` implements `Services` by calls of etl/io and decides nothing. `GroupMembership` joins
-the group and ends the memberships of dead drivers; `PlanStore` stores plans together with the offset
-commits of the same transaction.
+the group and ends the memberships of dead drivers; `PlanStore` stores plans together with the
+offset commits of the same transaction.
 
 Not here: snapshots (etl/run/observe.py), reading loaded rows again (etl/run/loaded_rows.py).
 """
@@ -207,7 +207,7 @@ class GroupMembership:
         self._coordinated: CoordinatedMember | None = None
 
     def member(self) -> Member | None:
-        """See `Services`."""
+        """Return the membership, not joined yet; None if the conf has no `group.mode: join`."""
         if self._settings.group.membership is Membership.ZOOKEEPER:
             self._registered = zookeeper_member(self._settings, self._zookeeper, self._run_id)
             return self._registered
@@ -319,7 +319,11 @@ class PlanStore:
     def store(
         self, plan: Plan, *, pipelines_version: int | None, is_after_record: bool
     ) -> RejectedCommit | None:
-        """See `Services` and `PlanLedger.store_plan`."""
+        """Store a new plan; see `PlanLedger.store_plan`.
+
+        Returns the reason if the group rejects the offset commit of the same transaction; then
+        nothing is stored.
+        """
 
         def write(parts: Sequence[Part]) -> None:
             self._ledger.store_plan(
@@ -334,7 +338,10 @@ class PlanStore:
     def supersede(
         self, plan: Plan, ledger: Ledger, *, pipelines_version: int | None
     ) -> RejectedCommit | None:
-        """See `Services` and `PlanLedger.supersede_plan`."""
+        """Replace the newest plan of `ledger`; see `PlanLedger.supersede_plan`. Returns as `store`.
+
+        Raises LedgersDisagree if the ledger has no plan.
+        """
         version = ledger.newest_version
         if version is None:
             raise LedgersDisagree(

@@ -1,8 +1,8 @@
 """Which offsets were loaded already, by the commits and rows of the table?
 
 Lives here: the result of a plan in the table, recorded by its run or recounted from its rows; the
-ledger restored from the table's commits, each of which contains its plan; what a replay needs:
-loaded intervals, offsets at a time, rows in the table.
+ledger restored from the table's commits, each of which contains its plan; what replays and
+backfills need: loaded intervals, stored plans, rows in the table.
 """
 
 from __future__ import annotations

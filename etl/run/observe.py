@@ -26,7 +26,7 @@ from etl.decide.reconcile import (
 from etl.decide.recreated_or_truncated import end_places, epochs_to_ask, known_places
 from etl.decide.run_requests import bounds_to_find
 from etl.decide.set_offsets import pauses_of_partitions
-from etl.decide.table_changes import app_id_of, is_recorded, is_waiting_for_a_table
+from etl.decide.table_changes import app_id_of, is_waiting_for_a_table
 from etl.decide.table_rules import missing_files_error, topics_to_check, unplanned_rows_error
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics, unknown_topics
@@ -117,29 +117,25 @@ class GroupOffsets:
         cluster: Cluster | None = None,
         *,
         after: Plan | None = None,
-        is_plan_left: bool = False,
     ) -> dict[TopicPartition, Committed]:
         """Return the committed offset of each partition that has one, after the newest plan.
 
-        `cluster`: if it is open already. `is_plan_left`: a stored plan is executed first, so text
-        that is no number counts as no offset until then. Raises SettingsError for brokers without group offsets,
+        `cluster`: if it is open already. Raises SettingsError for brokers without group offsets,
         and as `ConsumerGroup.committed`.
         """
         partitions = list(topic_partitions)
         seen = after.expected_commits if after else {}
         if self.storage is OffsetsStorage.ZOOKEEPER:
-            return self.group.committed(partitions, seen, invalid_is_none=is_plan_left)
+            return self.group.committed(partitions, seen)
         if cluster is None:
             with self._discovery.open_cluster() as opened:
-                return self.committed(partitions, opened, after=after, is_plan_left=is_plan_left)
+                return self.committed(partitions, opened, after=after)
         self._reject_too_old(cluster)
         kafka = self._kept.committed(cluster, partitions)
         if self.storage is OffsetsStorage.KAFKA:
             return kafka
         seen_in_zookeeper = {partition: found.in_zookeeper for partition, found in seen.items()}
-        zookeeper = self.group.committed(
-            partitions, seen_in_zookeeper, invalid_is_none=is_plan_left
-        )
+        zookeeper = self.group.committed(partitions, seen_in_zookeeper)
         committed = {}
         for partition in {**zookeeper, **kafka}:
             in_zookeeper = zookeeper.get(partition, NOTHING_COMMITTED)
@@ -405,13 +401,7 @@ class Observer:
             for topic in metadata.topics.values():
                 topic_partitions += [partition.partition for partition in topic.partitions]
             partitions = {*topic_partitions, *known}
-            newest = ledger.newest
-            committed = self._offsets.committed(
-                partitions,
-                cluster,
-                after=newest,
-                is_plan_left=newest is not None and not is_recorded(ledger, newest),
-            )
+            committed = self._offsets.committed(partitions, cluster, after=ledger.newest)
             table = self._table(called.name, ledger, metadata.topics)
             found = cluster.extents(
                 topic_partitions,

@@ -159,17 +159,23 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(
     assert pipeline.is_whole()
 
 
-def test_an_offset_that_is_no_number_does_not_hold_up_a_stored_plan(pipeline: Pipeline) -> None:
+def test_an_offset_that_is_no_number_beside_a_stored_plan_is_set_right_as_advised(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     pipeline.ran()
     pipeline.produce(80)
     pipeline.killed_before("fetch")
+    restore = ["--reason", "known", "--yes"]
     path = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1"
     with pipeline.zookeeper() as client:
         client.set(path, b"abc")
-    refused(pipeline.run(), 5, "no number: 'abc'", "etl ledger restore CONF")
-    assert pipeline.is_whole(), "the stored plan was executed"
-    restored = pipeline.door("ledger", "restore", after=["--reason", "known", "--yes"])
-    assert restored.code == 0
-    assert pipeline.ran().outcomes[-1] == "offsets_set"
+        refused(pipeline.run(), 5, "no number: 'abc'", "etl ledger restore CONF")
+        advice = "Set its committed offset, which is no number, to 20 as plain decimal text"
+        refused(pipeline.door("ledger", "restore", after=restore), 5, advice, "etl run CONF")
+        client.set(path, b"20")
+    refused(pipeline.run(), 5, "moved the committed offset")
+    assert pipeline.door("ledger", "restore", after=restore).code == 0
+    pipeline.ran()
+    assert pipeline.is_whole()
     assert pipeline.committed() == dict.fromkeys(range(4), 40)

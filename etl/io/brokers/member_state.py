@@ -364,8 +364,8 @@ class CoordinatorConnection:
             return found
         raise BrokerUnreachable(
             f"No broker answers: {'; '.join(failures)}",
-            action="Check that brokers run at these addresses, which bootstrap_servers names or which "
-            "are registered in ZooKeeper",
+            action="Check that brokers run at these addresses, which bootstrap_servers names or "
+            "which are registered in ZooKeeper",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

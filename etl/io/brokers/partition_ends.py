@@ -162,8 +162,8 @@ class Brokers:
                 failures.append(f"{host}:{port}: {error.message}")
         raise BrokerUnreachable(
             f"No broker answers: {'; '.join(failures)}",
-            action="Check that brokers run at these addresses, which bootstrap_servers names or which "
-            "are registered in ZooKeeper",
+            action="Check that brokers run at these addresses, which bootstrap_servers names or "
+            "which are registered in ZooKeeper",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

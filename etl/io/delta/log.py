@@ -18,7 +18,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from etl.decide.table_changes import RESTORE
+from etl.decide.table_changes import REDEFINED, REMOVED_ROWS, RESTORE
 from etl.errors import TableUnreachable
 from etl.io.delta.stores import options_of, public_cause, unreachable
 from etl.model.snapshot import ForeignCommit
@@ -209,9 +209,9 @@ def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | 
     if app_id in commit.transactions:
         return None
     if before is not None and commit.shape is not None and not _kept(before, commit.shape):
-        return ForeignCommit(commit.version, commit.operation, "redefined the table")
+        return ForeignCommit(commit.version, commit.operation, REDEFINED)
     if commit.removed_rows:
-        return ForeignCommit(commit.version, commit.operation, "removed rows")
+        return ForeignCommit(commit.version, commit.operation, REMOVED_ROWS)
     if commit.operation == RESTORE:
         return ForeignCommit(commit.version, commit.operation, "brought rows back")
     return None

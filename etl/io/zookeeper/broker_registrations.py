@@ -21,7 +21,14 @@ import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from etl.errors import CorruptData, EtlError, SettingsError, WrongChroot, ZooKeeperUnreachable
+from etl.errors import (
+    CorruptData,
+    EtlError,
+    PermissionDenied,
+    SettingsError,
+    WrongChroot,
+    ZooKeeperUnreachable,
+)
 from etl.io.zookeeper.session_requests import ZooKeeper, payload_of_each
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.ledger.registrations import (
@@ -148,13 +155,14 @@ def _znode_of_topic_config(topic: str) -> str:
 
 
 def chroots_with_brokers(zookeeper: ZooKeeper) -> list[str]:
-    """Return the root and its children under which brokers are registered; empty if unknown."""
+    """Return the root and its children that have a cluster, as far as this login may see them."""
     found = []
     with contextlib.suppress(EtlError), zookeeper.at_root() as root:
         names = sorted(root.children("/") or ())[:_MAX_CHROOTS_TRIED]
         for chroot in ("", *(f"/{name}" for name in names)):
-            if root.children(f"{chroot}{BROKER_IDS}") is not None:
-                found.append(chroot or "/")
+            with contextlib.suppress(PermissionDenied):
+                if root.children(f"{chroot}{BROKER_IDS}") is not None:
+                    found.append(chroot or "/")
     return found
 
 
@@ -170,7 +178,7 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
         action = "Check the chroot at the end of zookeeper.connect"
         chroots = chroots_with_brokers(zookeeper)[:_MAX_CHROOTS_SHOWN]
         if chroots:
-            action += f": brokers are registered under {', '.join(chroots)}"
+            action += f": clusters are under {', '.join(chroots)}"
         if dialect is BrokerFamily.KAFKA:
             action += ". For a cluster without ZooKeeper set source.bootstrap_servers"
         raise WrongChroot(

@@ -103,16 +103,13 @@ class ConsumerGroup:
         self,
         partitions: Iterable[TopicPartition],
         seen: Mapping[TopicPartition, Committed] = {},
-        *,
-        invalid_is_none: bool = False,
     ) -> dict[TopicPartition, Committed]:
         """Return the committed offset of each partition that has one, with its znode's version.
 
         `seen`: what the newest plan observed. Raises BadOffset for text that is no number, unless
-        the plan observed it and overwrites it, `invalid_is_none`, or `take_no_number_for_none` was
-        called; then the offset counts as missing.
+        the plan observed it and overwrites it, or `take_no_number_for_none` was called; then the
+        offset counts as missing.
         """
-        is_none = invalid_is_none or self._invalid_is_none
         wanted = set(partitions)
         topics = {partition.topic for partition in wanted}
         stored = self._partitions_below(topics, self._group.offsets_of)
@@ -128,7 +125,7 @@ class ConsumerGroup:
                 continue
             is_overwritten = seen.get(partition) == Committed(None, version)
             committed[partition] = self._parse(
-                partition, payload, version, invalid_is_none=is_none or is_overwritten
+                partition, payload, version, is_overwritten=is_overwritten
             )
         return committed
 
@@ -137,7 +134,7 @@ class ConsumerGroup:
         self._invalid_is_none = True
 
     def _parse(
-        self, partition: TopicPartition, payload: bytes, version: int, *, invalid_is_none: bool
+        self, partition: TopicPartition, payload: bytes, version: int, *, is_overwritten: bool
     ) -> Committed:
         try:
             return Committed(
@@ -145,7 +142,7 @@ class ConsumerGroup:
                 version,
             )
         except BadOffset:
-            if invalid_is_none:
+            if is_overwritten or self._invalid_is_none:
                 return Committed(None, version)
             raise
 

@@ -558,12 +558,20 @@ def ensure_each(zookeeper: ZooKeeper, paths: Iterable[str]) -> None:
     for parent in sorted(parents):
         zookeeper.ensure(parent)
 
-    def create() -> None:
-        for answer in [zookeeper.client.create_async(path) for path in missing]:
-            with contextlib.suppress(NodeExistsError):
+    def create() -> list[str]:
+        answers = [zookeeper.client.create_async(path) for path in missing]
+        without_parent = []
+        for path, answer in zip(missing, answers, strict=True):
+            try:
                 answer.get()
+            except NodeExistsError:
+                continue
+            except NoNodeError:  # another client has deleted the parent
+                without_parent.append(path)
+        return without_parent
 
-    zookeeper.guarded(lambda: zookeeper.client.retry(create))
+    for path in zookeeper.guarded(lambda: zookeeper.client.retry(create)):
+        zookeeper.ensure(path)
 
 
 class Changes:

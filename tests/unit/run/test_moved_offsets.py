@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 
 from etl.decide.offsets import RESTORE
-from etl.errors import OffsetMoved
+from etl.errors import OffsetMoved, PartitionTruncated
 from etl.model.partitions import TopicPartition
+from etl.model.snapshot import Pause
 from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from tests.fakes.fake_log import FakeLog
@@ -44,6 +45,27 @@ def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
     assert report.plan is not None
     assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
     assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
+
+
+@pytest.mark.parametrize("is_owned", [False, True], ids=["paused", "owned"])
+def test_an_offset_is_not_followed_past_a_truncation_of_a_partition_that_is_left_out(
+    is_owned: bool,
+) -> None:
+    """Otherwise the new records below our offset would be neither loaded nor recorded as lost."""
+    outside, settings = outside_of(4, 3, 4), settings_of(on_offset_changed="follow")
+    group = settings.group.model_copy(update={"on_owned": OnOwned.SKIP})
+    settings = settings.model_copy(update={"group": group})
+    run(outside, settings)
+    partition = LOGS[0]
+    if is_owned:
+        outside.owners[partition] = "group_host-1-0"
+    else:
+        outside.pauses = (Pause(partition.topic, partition, "seen", "kim@host", 5),)
+    outside.logs[partition].cut(3)
+    outside.logs[partition].grow(2)
+    outside.move_offset(partition, 5)
+    with pytest.raises(PartitionTruncated):
+        run(outside, settings)
 
 
 @pytest.mark.parametrize("owner", [None, "group_host-1-0"])

@@ -25,7 +25,7 @@ from etl.errors import (
 )
 from etl.io.zookeeper.broker_registrations import read_brokers, read_cluster_id
 from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper, ensure_each
 from etl.model.partitions import Broker, Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.testkit import cluster as embedded
@@ -348,6 +348,23 @@ def test_a_parent_that_another_client_deletes_meanwhile_is_created_again(
     assert zookeeper.create("/a/b/c", b"1")
     assert not overtaken
     assert zookeeper.read("/a/b/c") == (b"1", 0)
+
+
+def test_each_of_several_znodes_is_created_also_if_their_parent_is_deleted_meanwhile(
+    zookeeper: ZooKeeper, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_async = zookeeper.client.create_async
+    left = ["/a"]
+
+    def deleted_meanwhile(path: str, *args: object, **options: object) -> object:
+        if left and path == "/a/b":
+            client.delete(left.pop(), recursive=True)
+        return create_async(path, *args, **options)
+
+    monkeypatch.setattr(zookeeper.client, "create_async", deleted_meanwhile)
+    ensure_each(zookeeper, ["/a/b", "/a/c"])
+    assert not left
+    assert sorted(zookeeper.children("/a") or ()) == ["b", "c"]
 
 
 def test_put_if_absent_and_compare_and_set_return_their_success(

@@ -26,6 +26,7 @@ from etl.audit.compare_rows import (
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import ForeignCommit, Interval
+from etl.report.verify import Proof
 
 LOG = TopicPartition("clicks", 0)
 SHORT = IncompleteInterval(0, 10, 4)
@@ -122,6 +123,15 @@ def test_a_partition_is_right_when_all_that_is_missing_may_be_missing(
 ) -> None:
     short = PartitionFindings(AuditedPartition(LOG), 10, 6, missing=4, short=(SHORT,))
     assert PartitionProof(short, missing=missing).is_right is is_right
+
+
+def test_the_advice_takes_back_no_change_that_is_permitted() -> None:
+    permitted = ForeignCommit(4, "DELETE", "removed rows")
+    missing = blame([origin(10)], (permitted, DELETE), frozenset({4}))
+    assert missing.not_permitted == (DELETE,)
+    short = PartitionFindings(AuditedPartition(LOG), 10, 6, missing=4, short=(SHORT,))
+    proof = Proof((PartitionProof(short, missing=missing),), (), 5, ())
+    assert "RESTORE the table to version 4" in proof.action
 
 
 @pytest.mark.parametrize(

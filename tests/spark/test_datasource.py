@@ -395,7 +395,7 @@ def test_each_task_reports_its_beginning_and_returns_the_rows_of_the_transform(
             f"{broker.host}:{broker.port}",
             ranges,
             [[0]],
-            "tests.system.arrow_functions:begun",
+            "tests.system.transform_functions:begun",
         )
         found = rows.select("offset", "task", "all", "by_name").collect()
     assert [(row.offset, row.all, row.by_name) for row in found] == [

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 import etl
 from etl.commands.run import run
-from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.model.columns import spark_schema
 from etl.report.run_progress import Doing, Outcome, Verb
 from etl.report.run_report import Report
 from etl.run.service_interfaces import RunContext
-from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
 from tests.command_result import refused
@@ -124,14 +118,6 @@ def test_what_tasks_have_read_is_known_while_they_read(
     assert all(report.seconds[verb] > 0 for verb in (Verb.FIRST_JOB, Verb.FETCH, Verb.APPEND))
 
 
-def test_a_killed_run_leaves_a_report_in_state_running(pipeline: Pipeline) -> None:
-    pipeline.produce(40)
-    assert pipeline.killed_before("store") == -signal.SIGKILL
-    [written] = (pipeline.folder / "reports").glob("*.json")
-    report = json.loads(written.read_text())
-    assert (report["state"], report["exit_code"], report["finished_at"]) == ("running", None, None)
-
-
 def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_for_when_open(
     pipeline: Pipeline,
 ) -> None:
@@ -178,30 +164,6 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
     assert pipeline.is_whole()
 
 
-def test_partitions_and_topics_that_appear_later_are_read_from_their_first_record(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.settings = {
-        "source": {"topics": [f"{pipeline.topic}.*"], "exclude_topics": [".*-private"]}
-    }
-    pipeline.produce(400)
-    pipeline.ran()
-    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-        admin.create_partitions({pipeline.topic: 6})
-    for name in (f"{pipeline.topic}-more", f"{pipeline.topic}-private"):
-        pipeline.cluster.create_topic(name, 1)
-        with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-            broker.produce(name, 0, [(None, b"new")])
-    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        broker.produce(pipeline.topic, 5, [(None, b"new")] * 3)
-    pipeline.ran()
-    rows = (
-        DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition"]).to_pylist()
-    )
-    assert sum(r["topic"] == pipeline.topic for r in rows) == 403
-    assert {r["topic"] for r in rows} == {pipeline.topic, f"{pipeline.topic}-more"}
-
-
 def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,22 +190,6 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     assert pipeline.is_whole()
 
 
-def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can_commit_to(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession
-) -> None:
-    pipeline = make_pipeline(source={"starting_offsets": "latest"})
-    pipeline.produce(400)
-    spark.sql(
-        f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
-    )
-    assert pipeline.ran().outcomes == ["offsets_stored"]
-    pipeline.produce(200)
-    assert (pipeline.ran().document["records_read"], sum(pipeline.in_table().values())) == (
-        200,
-        200,
-    )
-
-
 @pytest.mark.long
 def test_rows_that_violate_a_constraint_of_the_table_are_reported_as_that(
     pipeline: Pipeline, spark: SparkSession
@@ -258,38 +204,6 @@ def test_rows_that_violate_a_constraint_of_the_table_are_reported_as_that(
     assert pipeline.is_whole()
 
 
-def test_commands_print_tables_and_sentences_for_people_and_documents_for_programs(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(400)
-    assert "makes plan 1" in pipeline.door("run", after=["--dry-run"], json_too=False).out
-    assert "ingested: Plan 1: 400 rows" in pipeline.door("run", json_too=False).out
-    assert (
-        "verified: 400 records, each once, none missing"
-        in pipeline.door("verify", json_too=False).out
-    )
-    assert pipeline.topic in pipeline.door("offsets", "show", json_too=False).out
-    assert pipeline.door("plans", "list", json_too=False).out.splitlines()[1].split()[4:7] == [
-        "400",
-        "400",
-        "0",
-    ]
-    assert "table version 0" in pipeline.door("plans", "show", json_too=False).out
-    assert [
-        (o["committed"], o["loaded_until"], o["lag"])
-        for o in pipeline.door("offsets", "show").document["partitions"]
-    ] == [(100, 100, 0)] * 4
-    [listed] = pipeline.door("plans", "list").document["plans"]
-    assert (listed["number"], listed["rows"], listed["offsets"], listed["table_version"]) == (
-        1,
-        400,
-        400,
-        0,
-    )
-    shown = pipeline.door("plans", "show").document
-    assert (shown["number"], shown["id"], len(shown["ranges"])) == (1, listed["id"], 4)
-
-
 def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_alone(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -300,27 +214,3 @@ def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_al
     cell.join(timeout=120)
     assert [outcome for outcome, _ in reported[0].outcomes] == [Outcome.INGESTED]
     assert spark.range(3).count() == 3, "the session was stopped"
-
-
-@pytest.mark.long
-def test_the_demo_prints_its_steps_and_leaves_no_process(
-    tmp_path: Path, pipeline: Pipeline
-) -> None:
-    child = pipeline.start(
-        "etl", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json"
-    )
-    out, err = child.communicate(timeout=300)
-    assert child.returncode == 0, err
-    reported = json.loads(out)
-    assert (
-        reported["produced"],
-        reported["in_the_table"],
-        reported["verified"],
-        reported["killed_by_signal"],
-    ) == (9_600, 9_600, True, 9)
-    assert [run["outcomes"][0]["outcome"] for run in reported["runs"]] == [
-        "ingested",
-        "plan_completed",
-        "up_to_date",
-    ]
-    assert not (tmp_path / "demo" / "cluster").exists()

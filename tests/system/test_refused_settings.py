@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.command_result import CommandResult, refused, run_etl
+from tests.command_result import refused
 from tests.fakes.broker import FakeBroker
 from tests.system.driving import Pipeline
 
@@ -71,77 +65,7 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
     monkeypatch.delitem(sys.modules, "unlucky_of_tests")
 
 
-def test_a_partitioning_that_the_rows_or_the_table_do_not_have_is_named(pipeline: Pipeline) -> None:
-    pipeline.produce(40)
-    pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["colour"]}}
-    refused(pipeline.run(), 2, "colour", "table.partition_by")
-    pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["key"]}}
-    refused(pipeline.run(), 2, "F.hex('key')", "table.partition_by")
-    assert [pipeline.door(*words).code for words in (("doctor",), ("run", "--dry-run"))] == [2, 2]
-    pipeline.settings = {}
-    pipeline.ran()
-    pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["partition"]}}
-    pipeline.produce(40)
-    refused(pipeline.run(), 2, "partition", "table.partition_by")
-
-
 def test_a_topic_that_we_may_not_read_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
     broker.log(pipeline.topic, 0).refusals.extend([29] * 50)
     refused(pipeline.run(), 2, pipeline.topic, "ACL")
-
-
-def test_a_place_where_no_table_can_be_is_named_before_a_plan_is_stored(
-    make_pipeline: Callable[..., Pipeline],
-) -> None:
-    pipeline = make_pipeline()
-    pipeline.produce(40)
-    (pipeline.folder / "file").write_text("in the way")
-    pipeline.settings = {"table": {"path": str(pipeline.folder / "file" / "table")}}
-    refused(pipeline.run(), 2, "file is a file, and the path lies below it", "file/table")
-    pipeline.settings = {"table": {"path": "s4://bucket/clicks"}}
-    refused(pipeline.run(), 2, "The store of this URL is not supported", "s4")
-    with pipeline.zookeeper() as client:
-        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user with fewer rights")
-def test_a_folder_that_only_its_owner_may_write_is_named(
-    make_pipeline: Callable[..., Pipeline],
-) -> None:
-    pipeline = make_pipeline()
-    pipeline.produce(40)
-    with _folder_for_everybody() as home:
-        pipeline.settings = {
-            "table": {"path": str(home / "closed" / "table")},
-            "report": {"path": str(home / "reports")},
-        }
-        (home / "closed").mkdir(mode=0o755)
-        refused(_unprivileged(pipeline, home), 7, str(home / "closed"), "ermission denied", "retry")
-        pipeline.settings["report"]["path"] = str(home / "closed" / "reports")
-        refused(_unprivileged(pipeline, home), 2, "report.path", "ermission denied")
-    with pipeline.zookeeper() as client:
-        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
-
-
-@contextlib.contextmanager
-def _folder_for_everybody() -> Iterator[Path]:
-    """pytest's own temporary folders are closed to everybody else."""
-    home = Path(tempfile.mkdtemp(prefix="etl-test-"))
-    try:
-        home.chmod(0o777)
-        yield home
-    finally:
-        shutil.rmtree(home)
-
-
-def _unprivileged(pipeline: Pipeline, home: Path) -> CommandResult:
-    """The run with the rights of a user who owns nothing; what it imports was imported before."""
-    pipeline.door("run", after=["--dry-run"])
-    conf = home / "conf.yaml"
-    conf.write_bytes(pipeline.conf.read_bytes())
-    os.seteuid(65534)
-    try:
-        return run_etl("run", str(conf), "--json")
-    finally:
-        os.seteuid(0)

@@ -17,19 +17,8 @@ pytestmark = pytest.mark.without_spark
 
 
 def set_to(pipeline: Pipeline, partition: str, to: str, *more: str) -> CommandResult:
-    return run_etl(
-        "offsets",
-        "set",
-        str(pipeline.conf),
-        "-p",
-        partition,
-        "--to",
-        to,
-        "--reason",
-        "seen",
-        *more,
-        "--json",
-    )
+    words = ("offsets", "set", str(pipeline.conf), "-p", partition, "--to", to)
+    return run_etl(*words, "--reason", "seen", *more, "--json")
 
 
 def test_an_offset_is_set_forwards_and_back_and_every_record_is_there_once_or_reported(
@@ -128,6 +117,7 @@ def test_after_the_loss_of_zookeeper_the_tables_commits_or_its_rows_decide_the_n
 
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
+    refused(pipeline.door("verify"), 5, "The table holds plan 4", "ZooKeeper knows none")
     result = restore(pipeline, "--yes")
     assert (result.code, result.document["restored"], result.document["plan"]["number"]) == (
         0,

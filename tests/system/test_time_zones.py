@@ -19,7 +19,7 @@ from etl.ledger.plan_document import parse_commit_metadata, parse_plan
 from tests.command_result import refused
 from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before
 
-MODULE = "tests.system.zoned_functions"
+MODULE = "tests.system.transform_functions"
 KEY = "spark.sql.session.timeZone"
 MOMENT = datetime(2026, 3, 2, 1, 30, tzinfo=UTC)
 """Still March 1 in New York, and half past ten in Tokyo."""
@@ -102,25 +102,6 @@ def test_a_stored_plan_executed_under_another_time_zone_is_reported_and_its_comm
     metadata = parse_commit_metadata(commit["userMetadata"], 0)
     assert metadata is not None and metadata.document is not None
     assert parse_plan(metadata.document, path="").origin.time_zone == "Asia/Tokyo"
-
-
-@pytest.mark.long
-def test_rows_of_another_time_zone_are_reported_before_and_by_the_command_that_makes_new_ones(
-    pipelines: list[Pipeline], spark: SparkSession
-) -> None:
-    pipeline = pipelines[0]
-    pipeline.settings |= {"transform": f"{MODULE}:hours"}
-    assert pipeline.ran().outcomes == ["ingested"]
-    produce_at(pipeline, MOMENT)
-    pipeline.settings["spark"] = {KEY: "Asia/Tokyo"}
-    which = ("-p", pipeline.topic, "--from", "0", "--until", "10", "--reason", "seen")
-    shown = pipeline.door("replay", after=(*which, "--dry-run"))
-    assert any("made under UTC" in note for note in shown.document["notes"])
-    assert "made under UTC" in pipeline.door("run", after=["--dry-run"]).document["message"]
-    replayed = pipeline.door("replay", after=(*which, "--yes"))
-    assert replayed.outcomes == ["another_time_zone", "rows_replaced"]
-    assert pipeline.ran().outcomes == ["ingested"], "the plan of the replay is the newest one"
-    assert [row["hour"] for row in rows_of(pipeline.table)] == [10] * 20
 
 
 def test_a_session_that_was_there_computes_in_the_zone_of_the_run_and_keeps_its_own(

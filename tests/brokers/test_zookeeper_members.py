@@ -138,18 +138,10 @@ def test_who_does_not_settle_leaves_and_the_others_have_everything(group: Group)
 @contextlib.contextmanager
 def process(group: Group, stop_at: str) -> Iterator[subprocess.Popen[str]]:
     """A member of ours that stands still at that point."""
-    words = [
-        sys.executable,
-        "-m",
-        "tests.groups.zookeeper_member",
-        group.connect,
-        group.name,
-        group.topic,
-        group.dialect.value,
-        stop_at,
-    ]
+    program = [sys.executable, "-m", "tests.groups.zookeeper_member"]
+    words = [group.connect, group.name, group.topic, group.dialect.value, stop_at]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [*program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as started:
         try:
             yield started

@@ -1,6 +1,6 @@
 """The numbered plans in a real ZooKeeper: put-if-absent, in pieces, and folded into coverage once.
 
-What a run relies on is stated by the contract in test_worlds.
+What a run relies on is stated by the contract in test_live_services.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, Committed, Leader, TopicPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
-    Acknowledgement,
     Backfill,
     ForeignCommit,
     Interval,
@@ -192,18 +191,6 @@ def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, g
     assert ledger.read_plan(1) == plan_of(1)
 
 
-def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(
-    ledger: PlanLedger, group: str
-) -> None:
-    other, first = another(ledger, "views")
-    ledger.store_plan(plan_of(1), pipelines_version=ledger.pipelines_version())
-    version = ledger.pipelines_version()
-    other.store_plan(first, pipelines_version=version)
-    ledger.store_plan(plan_of(2), pipelines_version=version)
-    ledger.supersede_plan(plan_of(2, created_at_ms=9), 0, pipelines_version=version)
-    assert ledger.read_plan(2) == plan_of(2, created_at_ms=9)
-
-
 def test_a_plan_with_a_lost_answer_is_stored(
     ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,16 +244,6 @@ def test_a_record_stays_unless_the_run_that_appended_knows_more_than_one_that_co
     assert ledger.read_applied(1) == known
 
 
-def test_the_record_of_another_plan_is_no_record_of_the_stored_one(ledger: PlanLedger) -> None:
-    for number in (1, 2):
-        ledger.store_plan(plan_of(number, previous="another"))
-        ledger.record_applied(
-            replace(applied_of(plan_of(number)), plan_id="from before a copy was restored")
-        )
-        assert ledger.read_record_of(plan_of(number, previous="another")) is None
-    assert (ledger.read_ledger().applied, ledger.read_ledger().known_version) == (None, None)
-
-
 def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(
     ledger: PlanLedger, zookeeper: ZooKeeper
 ) -> None:
@@ -318,14 +295,6 @@ def test_a_plan_that_is_not_ours_to_read_is_refused(
     with pytest.raises(NeedsDecision) as caught:
         ledger.read_ledger()
     assert caught.value.where["znode"] == f"{ROOT}/plans/1"
-
-
-def test_foreign_znodes_next_to_the_plans_are_ignored(
-    ledger: PlanLedger, zookeeper: ZooKeeper
-) -> None:
-    ledger.store_plan(plan_of(3))
-    zookeeper.create(f"{ROOT}/plans/notes", b"of a person")
-    assert ledger.plan_numbers() == [3]
 
 
 def test_pruning_drops_loose_pieces_and_no_others(
@@ -458,65 +427,6 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
         with pytest.raises(Owned):
             remember(ledger, second, after=0)
     assert len(ledger.read_loaded_intervals().removals) == 2
-
-
-def test_a_superseded_plan_is_replaced_only_if_it_is_unchanged_since_the_observation(
-    ledger: PlanLedger,
-) -> None:
-    old, new, other = plan_of(1), plan_of(1, reason="first"), plan_of(1, reason="second")
-    ledger.store_plan(old)
-    seen = ledger.read_ledger().newest_version
-    assert seen == 0
-    ledger.supersede_plan(new, seen)
-    assert ledger.read_ledger().newest == new
-    with pytest.raises(Owned, match="changed plan 1"):
-        ledger.supersede_plan(other, seen)
-    assert ledger.read_plan(1) == new
-
-
-def test_restored_plans_replace_the_stored_ones_and_their_results(ledger: PlanLedger) -> None:
-    stale, adopted, next_one = plan_of(1), plan_of(1, reason="restored from the table"), plan_of(2)
-    ledger.store_plan(stale)
-    ledger.record_applied(applied_of(stale))
-    for plan in (adopted, next_one):
-        ledger.adopt_plan(plan, applied_of(plan, rows=5))
-    assert ledger.read_plan(1) == adopted
-    assert ledger.read_applied(1) == applied_of(adopted, rows=5)
-    found = ledger.read_ledger()
-    assert (found.newest, found.applied, found.known_version) == (
-        next_one,
-        applied_of(next_one, rows=5),
-        6,
-    )
-
-
-def test_an_operators_last_word_is_kept(ledger: PlanLedger) -> None:
-    ledger.store_plan(plan_of(1))
-    assert ledger.read_ledger().acknowledged is None
-    for acknowledgement in (
-        Acknowledgement("t", 7, 1, "it was me", 5),
-        Acknowledgement(None, None, 1, "it is gone", 6),
-    ):
-        ledger.acknowledge(acknowledgement)
-        assert ledger.read_ledger().acknowledged == acknowledgement
-
-
-def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
-    ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
-    removals = (
-        ForeignCommit(3, "DELETE", "removed rows"),
-        ForeignCommit(9, "DELETE", "removed rows"),
-    )
-    for plan in (plan_of(1), plan_of(2)):
-        ledger.store_plan(plan)
-        ledger.record_applied(applied_of(plan))
-    note_removals(ledger, removals[:1])
-    prune(ledger)
-    note_removals(ledger, removals)
-    found = ledger.read_loaded_intervals()
-    assert (found.through, found.removals) == (1, removals)
 
 
 def test_requests_of_backfills_are_created_once_and_change_by_compare_and_set(

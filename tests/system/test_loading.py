@@ -1,4 +1,4 @@
-"""What a run loads on real ZooKeeper, Kafka, Spark and Delta, its report, and the demo."""
+"""What a run loads on real ZooKeeper, Kafka, Spark and Delta, and its report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from datetime import date
 
 import pytest
 from deltalake import DeltaTable
@@ -20,10 +21,29 @@ from etl.report.run_report import Report
 from etl.run.service_interfaces import RunContext
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
-from tests.command_result import refused
+from tests.command_result import CommandResult, refused
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
 from tests.system.driving import Pipeline
+
+
+def is_reported(pipeline: Pipeline, result: CommandResult) -> None:
+    """The report of the first run: its plan, times, lag and outcome."""
+    [written] = (pipeline.folder / "reports").glob("*.json")
+    report = json.loads(written.read_text())
+    snapshot = report.pop("snapshot")  # it is in the file alone
+    assert {"command": "run", **report} == result.document
+    assert snapshot["first"]["partitions"]
+    assert (report["state"], report["table_version"], report["exit_code"]) == ("done", 0, 0)
+    assert report["conf"] == str(pipeline.conf)
+    assert report["versions"]["offset_range_etl"] == etl.__version__
+    assert abs(sum(report["seconds"].values()) - report["total_seconds"]) < 0.01
+    ranges = report["plan"]["ranges"]
+    assert report["bytes"] == sum(r["fetched_bytes"] for r in ranges)
+    assert all(r["fetched_bytes"] > 0 for r in ranges)
+    assert {(r["partition"], r["from"]) for r in ranges} == {(p, 0) for p in range(4)}
+    assert {(r["until"], r["rows"]) for r in ranges} == {(1_000, 1_000)}
+    assert [(one["before"], one["after"]) for one in report["lag"]] == [(1_000, 0)] * 4
 
 
 def test_a_dry_run_stores_nothing_a_run_loads_all_a_second_nothing_and_a_third_what_came_since(
@@ -37,9 +57,11 @@ def test_a_dry_run_stores_nothing_a_run_loads_all_a_second_nothing_and_a_third_w
         assert not client.exists(f"/consumers/{pipeline.group}")
     assert not pipeline.table.exists()
 
-    assert pipeline.ran().outcomes == ["ingested"]
+    first = pipeline.ran()
+    assert first.outcomes == ["ingested"]
     assert pipeline.is_whole()
     assert pipeline.committed() == dict.fromkeys(range(4), 1_000)
+    is_reported(pipeline, first)
 
     again = pipeline.ran()
     assert (again.outcomes, DeltaTable(str(pipeline.table)).version()) == (["up_to_date"], 0)
@@ -50,29 +72,6 @@ def test_a_dry_run_stores_nothing_a_run_loads_all_a_second_nothing_and_a_third_w
     assert pipeline.is_whole()
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 6_000)
-
-
-def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pipeline) -> None:
-    pipeline.produce(400)
-    result = pipeline.ran()
-    [written] = (pipeline.folder / "reports").glob("*.json")
-    report = json.loads(written.read_text())
-    saw = report.pop("snapshot")  # what the run saw is kept in the file alone
-    assert {"command": "run", **report} == result.document
-    assert saw["first"]["partitions"]
-    assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == (
-        "done",
-        str(pipeline.conf),
-        etl.__version__,
-    )
-    assert abs(sum(report["seconds"].values()) - report["total_seconds"]) < 0.01
-    assert report["bytes"] == sum(r["fetched_bytes"] for r in report["plan"]["ranges"])
-    assert [(one["before"], one["after"]) for one in report["lag"]] == [(100, 0)] * 4
-    assert [
-        (r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]
-    ] == [(p, 0, 100, 100) for p in range(4)]
-    assert all(r["fetched_bytes"] > 0 for r in report["plan"]["ranges"])
-    assert (report["table_version"], report["exit_code"]) == (0, 0)
 
 
 def test_what_tasks_have_read_is_known_while_they_read(
@@ -118,6 +117,7 @@ def test_what_tasks_have_read_is_known_while_they_read(
     assert all(report.seconds[verb] > 0 for verb in (Verb.FIRST_JOB, Verb.FETCH, Verb.APPEND))
 
 
+@pytest.mark.without_spark
 def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_for_when_open(
     pipeline: Pipeline,
 ) -> None:
@@ -136,13 +136,8 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         producer.send(pipeline.topic, b"open", partition=0).get(30)
         first = pipeline.ran()
         [r] = first.document["plan"]["ranges"]
-        assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (
-            0,
-            4,
-            1,
-            2,
-            1,
-        )
+        assert (r["from"], r["until"], r["rows"]) == (0, 4, 1)
+        assert (r["control_records"], r["aborted_records"]) == (2, 1)
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
         held_back = (
@@ -152,12 +147,8 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         [reported] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
         assert reported.startswith(held_back) and ", open since 20" in reported
         shown = pipeline.door("offsets", "show").document["partitions"][0]
-        assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (
-            4,
-            5,
-            1,
-            0,
-        )
+        names = ("log_end", "high_watermark", "held_back", "lag")
+        assert [shown[name] for name in names] == [4, 5, 1, 0]
         assert reported in pipeline.door("doctor", json_too=False).out
         producer.commit_transaction()
     assert pipeline.ran().document["records_read"] == 1
@@ -183,10 +174,8 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     table = DeltaTable(str(pipeline.table))
     assert table.metadata().partition_columns == ["event_date"]
     assert {"size", "event_date"} < set(table.to_pyarrow_table().column_names)
-    assert [
-        str(d)
-        for d in table.to_pyarrow_table(columns=["event_date"])["event_date"].unique().to_pylist()
-    ] == ["2023-11-14"]
+    dates = table.to_pyarrow_table(columns=["event_date"]).column("event_date").to_pylist()
+    assert set(dates) == {date(2023, 11, 14)}
     assert pipeline.is_whole()
 
 

@@ -22,7 +22,7 @@ from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import MemberAssignment
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
-from tests.command_result import refused, run_etl
+from tests.command_result import refused
 from tests.conftest import TopicFactory
 from tests.fakes.coordinator import CONSUMER, JOIN, FakeCoordinator
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, new_group
@@ -41,65 +41,46 @@ def test_a_run_with_a_registered_consumer_reads_its_assignment_and_names_the_off
     )
     pipeline.produce(80)
     paths = GroupPaths(pipeline.group)
-    registration = (
-        '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
-    )
+    topics = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}'
+    registration = (topics % pipeline.topic).encode()
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
-        other.client.create(
-            f"{paths.consumer_ids}/{pipeline.group}_z",
-            registration.encode(),
-            ephemeral=True,
-            makepath=True,
-        )
+        path = f"{paths.consumer_ids}/{pipeline.group}_z"
+        other.client.create(path, registration, ephemeral=True, makepath=True)
         doctor = pipeline.door("doctor")
-        assert (
-            doctor.code == 0
-            and f"a run shares the partitions with live consumers: {pipeline.group}_z" in doctor.out
-        )
+        shares = "a run shares the partitions with live consumers: "
+        assert doctor.code == 0 and f"{shares}{pipeline.group}_z" in doctor.out
         result = pipeline.ran()
         assert result.outcomes == ["owned_by_others", "ingested"]
-        assert pipeline.committed() == {0: 20, 1: 20} and {
-            row[0] for row in pipeline.in_table()
-        } == {0, 1}
-        assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(
-            paths.owners_of(pipeline.topic)
-        )
+        assert pipeline.committed() == {0: 20, 1: 20}
+        assert {partition for partition, _, _ in pipeline.in_table()} == {0, 1}
+        assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"]
+        assert not other.children(paths.owners_of(pipeline.topic))
         membership = result.document["statistics"]["membership"]
         assert (membership["rebalances"], membership["lost"]) == (1, 0)
         pipeline.produce(80)
-        for partition, offset in {2: 5, 3: 40}.items():
-            other.client.create(
-                f"{paths.offsets_of(pipeline.topic)}/{partition}", str(offset).encode()
-            )
-        other.client.set(f"{paths.offsets_of(pipeline.topic)}/0", b"25")
-        rows = run_etl("offsets", "diff", str(pipeline.conf), "--json").document["rows"]
-        assert [(r["difference"], r["next_run"]) for r in rows if r["partition"] == 0] == [
-            (
-                "read on by others",
-                "continues at the committed offset if the partition is in its assignment, "
-                "and reports what other members read",
-            )
-        ]
+        offsets = paths.offsets_of(pipeline.topic)
+        other.client.create(f"{offsets}/2", b"5")
+        other.client.create(f"{offsets}/3", b"40")
+        other.client.set(f"{offsets}/0", b"25")
+        rows = pipeline.door("offsets", "diff").document["rows"]
+        [row] = [row for row in rows if row["partition"] == 0]
+        assert row["difference"] == "read on by others"
+        assert row["next_run"] == (
+            "continues at the committed offset if the partition is in its assignment, and reports "
+            "what other members read"
+        )
     assert pipeline.ran().outcomes == ["offsets_left_to_members", "ingested"]
     read = Counter(partition for partition, _, _ in pipeline.in_table())
     assert read == {0: 35, 1: 40, 2: 35} and pipeline.committed() == dict.fromkeys(range(4), 40)
 
 
-@pytest.fixture
-def member(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    """A pipeline that is a member of Kafka's own group, and has loaded 20 records of each of four
-    partitions while it was alone.
-    """
-    pipeline = make_pipeline()
-    pipeline.everywhere = MEMBER
-    pipeline.produce(80)
-    assert pipeline.ran().outcomes == ["ingested"]
-    return pipeline
-
-
-def test_with_a_foreign_consumer_each_record_is_read_by_one_of_us_and_a_void_plan_by_no_member(
-    member: Pipeline, monkeypatch: pytest.MonkeyPatch
+def test_with_a_foreign_consumer_each_record_is_read_by_one_member_also_after_a_rejected_commit(
+    make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    member = make_pipeline()
+    member.everywhere = MEMBER
+    member.produce(80)
+    assert member.ran().outcomes == ["ingested"], "alone it reads every partition"
     shares = list[MemberAssignment]()
 
     def joined(share: MemberAssignment) -> None:
@@ -112,16 +93,12 @@ def test_with_a_foreign_consumer_each_record_is_read_by_one_of_us_and_a_void_pla
         member.produce(40)
         other.has_read(40)
         doctor = member.door("doctor")
-        assert (
-            doctor.code == 0
-            and "a run shares the partitions with live consumers: rdkafka-" in doctor.out
-        )
+        assert doctor.code == 0
+        assert "a run shares the partitions with live consumers: rdkafka-" in doctor.out
         at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
         result = member.ran()
-        assert (
-            result.outcomes == ["owned_by_others", "offsets_left_to_members", "ingested"]
-            and len(shares[0].partitions) == 2
-        )
+        assert result.outcomes == ["owned_by_others", "offsets_left_to_members", "ingested"]
+        assert len(shares[0].partitions) == 2
         assert result.document["statistics"]["membership"]["lost"] == 0
         late = list[OtherMember]()
 

@@ -35,13 +35,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the files that git has."""
     source = tmp_path_factory.mktemp("source")
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in filter(
-        None,
-        subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-            "\0"
-        ),
-    ):
-        if (ROOT / name).exists():
+    done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in done.stdout.split("\0"):
+        if name and (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     return source
@@ -162,22 +158,19 @@ def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     return place
 
 
+def count_rows(folder: Path) -> int:
+    table = DeltaTable(str(folder / "warehouse" / "clicks"))
+    return int(table.to_pyarrow_table(columns=["offset"]).num_rows)
+
+
 CACHE = {"XDG_CACHE_HOME": str(cache_folder().parent)}
 """Where the jars are already."""
 
 
 def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> None:
-    words = [
-        "--zookeeper",
-        cluster.zookeeper_connect,
-        "--topic",
-        topic,
-        "--table",
-        "warehouse/clicks",
-        "--output",
-        "clicks.yaml",
-    ]
-    ran([etl, "init", *words], folder, **CACHE)
+    servers = ["--zookeeper", cluster.zookeeper_connect, "--topic", topic]
+    places = ["--table", "warehouse/clicks", "--output", "clicks.yaml"]
+    ran([etl, "init", *servers, *places], folder, **CACHE)
 
 
 @pytest.mark.long
@@ -199,38 +192,22 @@ def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
                 else ours
             )
     etl, folder = str(installed.programs / "etl"), installed.folder
-    assert (
-        json.loads(ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE).stdout)[
-            "passed"
-        ]
-        is True
-    )
-    assert (
-        DeltaTable(str(folder / "warehouse" / "clicks"))
-        .to_pyarrow_table(columns=["offset"])
-        .num_rows
-        == RECORDS
-    )
+    verified = ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE)
+    assert json.loads(verified.stdout)["passed"] is True
+    assert count_rows(folder) == RECORDS
 
 
 @pytest.mark.long
 def test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_command(
     installed: Place, cluster: EmbeddedCluster, filled: str, tmp_path: Path
 ) -> None:
-    etl, path = (
-        str(installed.programs / "etl"),
-        f"{installed.programs}{os.pathsep}{os.environ['PATH']}",
-    )
-    installed.type(
-        "pip install 'offset-range-etl[package]'"
-    )  # as in docs/guides/schedule.md: the installation uses no package index
+    etl = str(installed.programs / "etl")
+    path = f"{installed.programs}{os.pathsep}{os.environ['PATH']}"
+    installed.type("pip install 'offset-range-etl[package]'")  # as in docs/guides/schedule.md
     first_conf(etl, cluster, filled, tmp_path)
-    made = json.loads(
-        ran([etl, "package", "--include-dependencies", "--json"], tmp_path, **CACHE).stdout
-    )
-    assert made["environment"] == str(
-        tmp_path / "dist" / f"offset-range-etl-{__version__}-environment.tar.gz"
-    )
+    packed = ran([etl, "package", "--include-dependencies", "--json"], tmp_path, **CACHE)
+    made, name = json.loads(packed.stdout), f"offset-range-etl-{__version__}-environment.tar.gz"
+    assert made["environment"] == str(tmp_path / "dist" / name)
     with StandaloneSpark(tmp_path / "standalone") as spark:
         command = made["command"].replace("MASTER", spark.master_url).replace("CONF", "clicks.yaml")
         where = {
@@ -239,11 +216,6 @@ def test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_comm
             "JAVA_HOME": java_environment()["JAVA_HOME"],
         }
         ran(["bash", "-c", command], tmp_path, **CACHE, **where)
-        packed = list((tmp_path / "standalone" / "worker-0" / "work").glob("*/*/environment"))
-        assert packed, "the worker unpacked it in a folder of its own"
-    assert (
-        DeltaTable(str(tmp_path / "warehouse" / "clicks"))
-        .to_pyarrow_table(columns=["offset"])
-        .num_rows
-        == RECORDS
-    )
+        unpacked = list((tmp_path / "standalone" / "worker-0" / "work").glob("*/*/environment"))
+        assert unpacked, "the worker unpacked it in a folder of its own"
+    assert count_rows(tmp_path) == RECORDS

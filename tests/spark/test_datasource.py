@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,15 +32,18 @@ from etl.reader.spark_tasks import read_tasks
 from etl.records import arrow_buffers
 from etl.run.read_rows import translating_transform_errors
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import EmbeddedCluster
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.spark.appending import append_rows
+from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.modern import grow_topic
+from tests.traffic.rows import Row, hash_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from etl.testkit.cluster import EmbeddedCluster
 
 CLICKS = TopicPartition("clicks", 2)
 
@@ -522,3 +526,42 @@ def test_our_rows_are_all_there_for_every_query_where_a_session_pushes_filters(
         assert frame.select("offset").count() == 10
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+TRAFFIC = JafkaTraffic()
+TOPIC = "clicks"
+
+
+@pytest.fixture(scope="module")
+def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Two brokers with two logs each, of several segments, with plain and nested compressed
+    entries.
+    """
+    folder, properties = tmp_path_factory.mktemp("jafka"), {"log.file.size": "4096"}
+    with EmbeddedCluster(2, version=JAFKA, folder=folder, properties=properties) as cluster:
+        TRAFFIC.create_topic(cluster, TOPIC, 4, replication_factor=1, config=None)
+        TRAFFIC.load(cluster, TOPIC, 0, 2_000, 4)
+        yield cluster
+
+
+def messages_of(frame: DataFrame) -> Counter[Row]:
+    return Counter(
+        (*(row[column] for column in TRAFFIC.place), hash_of(row["value"]))
+        for row in frame.collect()
+    )
+
+
+@pytest.mark.long
+def test_every_message_of_two_real_brokers_of_jafka_is_a_row_once_and_goes_into_a_delta_table(
+    spark: SparkSession, jafka: EmbeddedCluster, tmp_path: Path
+) -> None:
+    spark.dataSource.register(OffsetRanges)
+    options = {"broker_type": "jafka", "zookeeper": jafka.zookeeper_connect, "subscribe": TOPIC}
+    sizes = {"target_task_bytes": "4096", "fetch_max_bytes": "1024"}
+    frame = spark.read.format(NAME).options(**options, **sizes).load()
+    expected = TRAFFIC.in_topic(jafka, TOPIC)
+    assert sum(expected.values()) == 2_000
+    assert messages_of(frame) == expected
+    path = str(tmp_path / "table")
+    frame.write.format("delta").save(path)
+    assert messages_of(spark.read.format("delta").load(path)) == expected

@@ -1,5 +1,5 @@
-"""The wheel, and what it does where there is no clone: all that a command needs is in it or comes
-with its libraries.
+"""The wheel and the zip of `etl package` where there is no clone: all that a command needs is in them or
+comes with the libraries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from kafka import KafkaProducer
 from etl import __version__
 from etl.settings.schema import conf_schema
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java_and_jars import cache_folder, java_environment
-from etl.testkit.spark_launch import StandaloneSpark
+from etl.testkit.java_and_jars import cache_folder, delta_jars, java_environment
+from etl.testkit.spark_launch import StandaloneSpark, submit_environment
 from tests.conftest import TopicFactory
 from tests.pages import command_lines
 
@@ -101,14 +101,19 @@ def test_the_package_of_the_wheel_answers_where_there_is_no_clone(
     assert json.loads(ran([*etl, "conf", "schema"], tmp_path, **elsewhere).stdout) == conf_schema()
 
 
-@pytest.fixture
-def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> Iterator[str]:
-    name = topic(2)
+def send(cluster: EmbeddedCluster, topic: str) -> None:
+    """Send RECORDS records to two partitions."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(RECORDS):
-        producer.send(name, value=b"%d" % n, partition=n % 2)
+        producer.send(topic, value=b"%d" % n, partition=n % 2)
     producer.close()
-    yield name
+
+
+@pytest.fixture
+def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
+    name = topic(2)
+    send(cluster, name)
+    return name
 
 
 @dataclass(frozen=True)
@@ -219,3 +224,50 @@ def test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_comm
         unpacked = list((tmp_path / "standalone" / "worker-0" / "work").glob("*/*/environment"))
         assert unpacked, "the worker unpacked it in a folder of its own"
     assert count_rows(tmp_path) == RECORDS
+
+
+CONF = """
+pipeline: clicks
+group: etl-{topic}
+zookeeper: {{connect: "{zookeeper}"}}
+source: {{topics: ["{topic}"]}}
+table: {{path: "../warehouse/clicks"}}
+report: {{path: "../reports"}}
+"""
+
+
+@pytest.mark.long
+def test_the_zip_loads_a_table_by_the_commands_of_the_page_and_its_workers_compile_no_kernel(
+    cluster: EmbeddedCluster,
+    topic: TopicFactory,
+    python_without_the_package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Delta's jars are named by their place, as the command that `etl package` prints has them on a
+    machine where they are.
+    """
+    name, here, jars = topic(2), tmp_path / "here", ",".join(map(str, delta_jars()))
+    page = ROOT / "docs" / "guides" / "schedule.md"
+    (here / "conf").mkdir(parents=True)
+    (here / "conf" / "clicks.yaml").write_text(
+        CONF.format(topic=name, zookeeper=cluster.zookeeper_connect)
+    )
+    package, submit = command_lines(page, "Clusters")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**submit_environment(), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # of the workers, which keep kernels there
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with StandaloneSpark(tmp_path / "standalone") as spark:
+        for text in (package, submit):
+            send(cluster, name)
+            for written, ours in (
+                ("/opt/venv/bin/python", str(python_without_the_package)),
+                ("--packages io.delta:delta-spark_4.2_2.13:4.4.0", f"--jars {jars}"),
+                ("spark://HOST:7077", spark.master_url),
+            ):
+                text = text.replace(written, ours)
+            ran(["bash", "-c", text], here, **environment)
+    assert count_rows(here) == 2 * RECORDS
+    kept = [path.name for path in (tmp_path / "home").rglob("*.nbc")]
+    assert kept and all(name.endswith(".1.nbc") for name in kept), "other kernels than the zip's"

@@ -60,7 +60,7 @@ def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_an
 
 
 @of_both_families
-def test_consumers_that_gave_up_because_of_a_member_that_let_go_late_own_their_logs_again(
+def test_consumers_that_gave_up_because_of_a_late_release_own_their_partitions_again(
     group: Group,
 ) -> None:
     """No event from outside comes after that: what they lack they get because the late member calls

@@ -116,9 +116,7 @@ def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(
         list(Scan(spark, f"{path}-offset").buckets())
 
 
-def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(
-    spark: SparkSession, path: str
-) -> None:
+def test_rows_that_name_no_record_are_counted_apart(spark: SparkSession, path: str) -> None:
     strange = [
         (None, 0, 1),
         ("clicks", None, 1),

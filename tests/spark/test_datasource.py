@@ -53,7 +53,8 @@ def planned(
 ) -> list[Task]:
     """As a run plans them."""
     names = ("topic_ids", "leader_epochs", "incarnations", "cleanups", "fingerprints")
-    return tasks_of_ranges(ranges, tasks, **{**{name: {} for name in names}, **known})
+    nothing: dict[str, Any] = {name: {} for name in names}
+    return tasks_of_ranges(ranges, tasks, **{**nothing, **known})
 
 
 def reading_at(bootstrap: str, transform: str | None = None) -> ReadOptions:

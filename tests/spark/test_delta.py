@@ -131,7 +131,7 @@ def test_an_invalid_folder_name_is_reported_and_repaired_rows_are_appended_by_th
     assert offsets(spark, path) == list(range(10))
 
 
-def test_spark_itself_skips_a_used_number_without_a_word(
+def test_spark_itself_skips_a_used_number_silently(
     spark: Any,
     append_by_spark: Any,
     make_plan: Any,

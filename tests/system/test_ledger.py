@@ -55,13 +55,8 @@ def plan_of(number: int, **changes: Any) -> Plan:
 
 
 def applied_of(plan: Plan, rows: int = 9) -> CommitResult:
-    return CommitResult(
-        plan.number,
-        plan.id,
-        plan.number + 4,
-        "t",
-        tuple(RangeResult(rows=rows) for _ in plan.ranges),
-    )
+    results = tuple(RangeResult(rows=rows) for _ in plan.ranges)
+    return CommitResult(plan.number, plan.id, plan.number + 4, "t", results)
 
 
 def large_plan(number: int, partitions: int = 40_000) -> Plan:
@@ -71,13 +66,12 @@ def large_plan(number: int, partitions: int = 40_000) -> Plan:
     return plan_of(
         number,
         ranges=tuple(
-            OffsetRange(partition, start, start + chance.randrange(1, 2**40))
-            for partition, start in starts.items()
+            OffsetRange(log, start, start + chance.randrange(1, 2**40))
+            for log, start in starts.items()
         ),
-        loaded_until={partition: start + 2**40 for partition, start in starts.items()},
+        loaded_until={log: start + 2**40 for log, start in starts.items()},
         expected_commits={
-            partition: Committed(start, chance.randrange(2**31))
-            for partition, start in starts.items()
+            log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()
         },
     )
 
@@ -91,12 +85,8 @@ def test_a_pipeline_that_never_ran_has_an_empty_ledger(
     ledger: PlanLedger, zookeeper: ZooKeeper
 ) -> None:
     assert ledger.read_ledger() == Ledger()
-    assert (
-        ledger.plan_numbers(),
-        ledger.read_plan(1),
-        ledger.read_applied(1),
-        ledger.read_loaded_intervals(),
-    ) == ([], None, None, LoadedIntervals())
+    assert (ledger.plan_numbers(), ledger.read_plan(1)) == ([], None)
+    assert (ledger.read_applied(1), ledger.read_loaded_intervals()) == (None, LoadedIntervals())
     zookeeper.ensure(ROOT)
     assert ledger.read_ledger() == Ledger(), "the root that the lock made has no uid yet"
 
@@ -162,17 +152,13 @@ def test_of_two_pipelines_that_take_topics_at_the_same_moment_one_wins_and_the_o
 ) -> None:
     other, first = another(ledger, topic)
     versions = ledger.pipelines_version(), other.pipelines_version()
-    assert not ledger.other_pipelines() and not other.other_pipelines(), (
-        "each sees that it is alone"
-    )
+    assert not ledger.other_pipelines() and not other.other_pipelines(), "each is alone"
     ledger.store_plan(plan_of(1), pipelines_version=versions[0])
     with pytest.raises(Owned) as caught:
         other.store_plan(first, pipelines_version=versions[1])
     assert caught.value.exit_code == 4
     assert zookeeper.read(f"{group}/other") == (b"", 0) and not zookeeper.children(f"{group}/other")
-    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}, (
-        "and at the next look it sees the winner"
-    )
+    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}
 
 
 def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, group: str) -> None:
@@ -310,6 +296,10 @@ def test_pruning_drops_loose_pieces_and_no_others(
     assert ledger.read_plan(1) == plan_of(1)
 
 
+def loaded(through: int, until: int, rows: int) -> LoadedIntervals:
+    return LoadedIntervals(through, {LOG: (Interval(10, until, rows),)}, table_id="t")
+
+
 def fill(ledger: PlanLedger, numbers: range) -> None:
     for number in numbers:
         plan = plan_of(number)
@@ -325,19 +315,13 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
     prune(ledger)
     assert ledger.plan_numbers() == [3, 4, 5]
     assert sorted(zookeeper.children(f"{ROOT}/applied") or []) == ["3", "4", "5"]
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
     prune(ledger)
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
     fill(ledger, range(6, 8))
     prune(ledger)
     assert ledger.plan_numbers() == [5, 6, 7]
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        4, {LOG: (Interval(10, 50, 36),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(4, 50, 36)
 
 
 def test_coverage_that_needs_pieces_replaces_its_old_ones(
@@ -347,14 +331,9 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
     prune(ledger)
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
-    named = [
-        p[0]
-        for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"])
-        if p
-    ]
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
+    znodes = zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"])
+    named = [found[0] for found in znodes if found]
     pieces = zookeeper.children(f"{ROOT}/chunks")
     assert pieces and all(any(digest.encode() in text for text in named) for digest in pieces)
     assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
@@ -384,9 +363,7 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
         overtake(ledger, monkeypatch, lambda: prune(PlanLedger(session, "g", "clicks")))
         prune(ledger)
     assert ledger.plan_numbers() == [3]
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
 
 
 def overtake(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch, by: Callable[[], None]) -> None:
@@ -408,22 +385,16 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    removal, first, second = (
-        ForeignCommit(3, "DELETE", "removed rows"),
-        RunKeyRecord("first", 0),
-        RunKeyRecord("second", 0),
-    )
+    removal = ForeignCommit(3, "DELETE", "removed rows")
+    first, second = RunKeyRecord("first", 0), RunKeyRecord("second", 0)
     with ZooKeeper(server.connect + zookeeper.chroot) as session:
         other = PlanLedger(session, "g", "clicks")
         overtake(ledger, monkeypatch, lambda: remember(other, first, after=0))
         note_removals(ledger, [removal])
-        assert (ledger.read_loaded_intervals().keys, ledger.read_loaded_intervals().removals) == (
-            (first,),
-            (removal,),
-        )
-        overtake(
-            ledger, monkeypatch, lambda: note_removals(other, [replace(removal, delta_version=4)])
-        )
+        found = ledger.read_loaded_intervals()
+        assert (found.keys, found.removals) == ((first,), (removal,))
+        later = replace(removal, delta_version=4)
+        overtake(ledger, monkeypatch, lambda: note_removals(other, [later]))
         with pytest.raises(Owned):
             remember(ledger, second, after=0)
     assert len(ledger.read_loaded_intervals().removals) == 2

@@ -85,7 +85,7 @@ def test_each_column_of_the_table_has_a_comment(path: str) -> None:
     assert all(field.metadata["comment"] for field in fields)
 
 
-def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_needed(
+def test_a_losses_table_without_the_column_incarnation_gets_it_when_it_is_first_needed(
     path: str,
 ) -> None:
     before = losses.schema()

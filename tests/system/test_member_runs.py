@@ -33,7 +33,7 @@ from tests.traffic.modern import grow_topic
 pytestmark = pytest.mark.without_spark
 
 
-def test_a_run_with_a_registered_consumer_reads_its_assignment_and_names_the_offsets_of_the_other(
+def test_a_run_with_a_registered_consumer_reads_its_assignment_and_reports_the_others_offsets(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(

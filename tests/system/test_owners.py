@@ -1,4 +1,4 @@
-"""Owner nodes on a real ZooKeeper: claimed, given back, taken from the dead, waited for; and runs."""
+"""Owner nodes on a real ZooKeeper: claimed, given back, taken from dead drivers, waited for."""
 
 from __future__ import annotations
 
@@ -45,12 +45,8 @@ def owners_in(session: ZooKeeper) -> dict[TopicPartition, str]:
 
 def own(session: ZooKeeper, partition: TopicPartition, owner: str = FOREIGN) -> None:
     """As an old consumer does it."""
-    session.client.create(
-        znode_paths.GroupPaths(GROUP).owner(partition),
-        owner.encode(),
-        ephemeral=True,
-        makepath=True,
-    )
+    path = znode_paths.GroupPaths(GROUP).owner(partition)
+    session.client.create(path, owner.encode(), ephemeral=True, makepath=True)
 
 
 @pytest.mark.parametrize(("mode", "partitions"), [("observe", LOGS), ("claim", [])])
@@ -110,7 +106,7 @@ def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(
     assert zookeeper.client.exists("/consumers/group/owners/clicks/3-0") is None
 
 
-def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_nothing(
+def test_of_two_drivers_that_claim_one_partition_one_wins_and_the_other_leaves_nothing(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     start, released = threading.Barrier(2), threading.Event()
@@ -238,9 +234,7 @@ def test_the_claims_of_a_killed_process_are_taken_over_at_once(
     with owners_of(zookeeper).claiming(LOGS[1:], "run-2"):
         found = owners_in(zookeeper)
         assert ["run-2" in found[partition] for partition in LOGS] == [False, True, True, True]
-    assert set(owners_in(zookeeper)) == {LOGS[0]}, (
-        "what this run does not read is left to its session"
-    )
+    assert set(owners_in(zookeeper)) == {LOGS[0]}, "this run does not read it"
 
 
 def test_the_claims_of_another_pipelines_killed_process_belong_to_another_owner(
@@ -308,7 +302,7 @@ def test_after_a_lost_answer_the_nodes_show_whether_they_are_ours(
     assert owners_in(zookeeper) == {} and lost
 
 
-def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_next_run(
+def test_a_driver_that_lost_its_session_claims_nothing_more_and_deletes_nothing_of_the_next_run(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     ended = threading.Event()

@@ -34,27 +34,19 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     other.folder.mkdir()
     with pytest.raises(Owned, match="took a topic"):
         run.run(load_settings(other.conf), around=Before("store", pipeline.ran))
-    refused(
-        other.run(),
-        2,
-        "Pipeline clicks of the same group",
-        "another group",
-        "pipelines retire CONF clicks",
-    )
+    ways = ("another group", "pipelines retire CONF clicks")
+    refused(other.run(), 2, "Pipeline clicks of the same group", *ways)
     assert not other.table.exists() and pipeline.run().outcomes == ["up_to_date"]
     with pipeline.zookeeper() as client:
-        assert client.get_children(f"/consumers/{pipeline.group}/etl") == ["clicks"], (
-            "the one that was refused left nothing"
-        )
+        assert client.get_children(f"/consumers/{pipeline.group}/etl") == ["clicks"]
 
     [row] = pipeline.door("pipelines", "list").document["pipelines"]
     assert row["pipeline"] == "clicks"
     assert (row["group"], row["state"], row["newest_plan"]) == (pipeline.group, "up to date", 1)
     assert (row["topics"], row["driver"]) == ([pipeline.topic], None)
     assert row["table"] == str(pipeline.table) and row["age_s"] >= 0
-    assert other.door("pipelines", "list").document["pipelines"][0]["table"] is None, (
-        "that conf names another table"
-    )
+    [row] = other.door("pipelines", "list").document["pipelines"]
+    assert row["table"] is None, "that conf names another table"
     with (
         ZooKeeper(pipeline.cluster.zookeeper_connect) as session,
         DriverLock(session, pipeline.group, "clicks").driving("run-9", wait_s=0),
@@ -121,10 +113,8 @@ def test_a_renamed_group_is_rejected_until_it_inherits_and_then_loads_nothing_tw
     renamed.produce(20)
     for words in ("run",), ("run", "--dry-run"), ("doctor",), ("verify",):
         result = renamed.door(*words)
-        assert (
-            result.code == 5
-            and f"pipeline clicks of group {pipeline.group} on cluster" in result.err
-        ), result.err
+        assert result.code == 5, result.err
+        assert f"pipeline clicks of group {pipeline.group} on cluster" in result.err
         assert f"etl pipelines inherit CONF --predecessor {pipeline.group}/clicks" in result.err
     foreseen = take_over(renamed, f"{pipeline.group}/clicks", "--dry-run")
     assert foreseen.code == 0 and foreseen.document["dry_run"] is True, foreseen.err
@@ -133,20 +123,14 @@ def test_a_renamed_group_is_rejected_until_it_inherits_and_then_loads_nothing_tw
     assert kept["state"] == "up to date"
     ruling = take_over(renamed, f"{pipeline.group}/clicks")
     assert ruling.code == 0, ruling.err
-    assert {**foreseen.document, "plan": None, "dry_run": None} == {
-        **ruling.document,
-        "plan": None,
-        "dry_run": None,
-    }
+    differing = {"plan": None, "dry_run": None}
+    assert {**foreseen.document, **differing} == {**ruling.document, **differing}
     broken_off_before("record", renamed)
     assert renamed.ran().outcomes[-1] == "ingested"
     assert pipeline.is_whole()
     proof = renamed.door("verify")
-    assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (
-        0,
-        100,
-        100,
-    ), proof.err
+    assert proof.code == 0, proof.err
+    assert proof.document["found_rows"] == proof.document["expected_rows"] == 100
     refused(pipeline.run(), 5)
     assert sum(pipeline.in_table().values()) == 100
 
@@ -221,10 +205,8 @@ def test_a_stored_plan_is_closed_by_spark_in_a_table_that_delta_rs_cannot_commit
 ) -> None:
     pipeline.produce(40)
     pipeline.ran()
-    spark.sql(
-        f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableRowTracking' "
-        f"= 'true')"
-    )
+    row_tracking = "SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
+    spark.sql(f"ALTER TABLE delta.`{pipeline.table}` {row_tracking}")
     pipeline.produce(40)
     broken_off_before("append", pipeline)
     retired = pipeline.door("pipelines", "retire", after=("--reason", "moved"))

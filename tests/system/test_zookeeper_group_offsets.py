@@ -25,7 +25,7 @@ from etl.errors import (
 from etl.io.zookeeper import session_requests
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.model.partitions import NOTHING_COMMITTED, Committed, TopicPartition
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.testkit import cluster as embedded
 from tests.builders import plain_plan
@@ -69,11 +69,7 @@ def plan_of(
 
 
 def set_offset(client: KazooClient, partition: TopicPartition, text: bytes) -> None:
-    path = f"/consumers/g/offsets/{partition.topic}/" + (
-        str(partition.partition)
-        if partition.broker_id is None
-        else f"{partition.broker_id}-{partition.partition}"
-    )
+    path = f"/consumers/g/offsets/{partition.topic}/{partition.key}"
     if client.exists(path):
         client.set(path, text)
     else:
@@ -117,11 +113,8 @@ def test_text_that_is_no_number_is_a_bad_offset_that_names_the_znode(
     set_offset(client, A, text)
     with pytest.raises(BadOffset) as caught:
         group.committed([A])
-    assert caught.value.where == {
-        "topic": "clicks",
-        "partition": 0,
-        "znode": "/consumers/g/offsets/clicks/0",
-    }
+    znode = "/consumers/g/offsets/clicks/0"
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "znode": znode}
 
 
 def test_a_bare_znode_is_nothing_committed_and_is_written_all_the_same(
@@ -156,12 +149,8 @@ def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_
     group = ConsumerGroup(zookeeper, "g", physical=physical)
     for partition, text in ((ours, b"17"), (theirs, b"5")):
         set_offset(client, partition, text)
-        client.create(
-            f"/consumers/g/owners/clicks/{partition.key}",
-            partition.key.encode(),
-            ephemeral=True,
-            makepath=True,
-        )
+        path = f"/consumers/g/owners/clicks/{partition.key}"
+        client.create(path, partition.key.encode(), ephemeral=True, makepath=True)
     assert group.committed([ours]) == {ours: Committed(17, 0)}
     assert group.partitions_with_offsets(lambda topic: True) == {ours}
     assert group.owners(["clicks"]) == {ours: ours.key}
@@ -249,9 +238,8 @@ def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(
     plan = plan_of({partition: 10**18 + partition.partition for partition in partitions}, {})
     now = group.commit(plan)
     assert len(now) == len(partitions)
-    assert group.commit(plan_of({partition: 5 for partition in partitions}, now))[
-        partitions[-1]
-    ] == Committed(5, 1)
+    again = group.commit(plan_of(dict.fromkeys(partitions, 5), now))
+    assert again[partitions[-1]] == Committed(5, 1)
 
 
 def test_offsets_that_we_may_not_write_are_a_refused_permission(
@@ -312,19 +300,11 @@ def test_a_request_that_is_refused_keeps_none_of_the_others_back(
 ) -> None:
     group = ConsumerGroup(zookeeper, "g")
     partitions = [TopicPartition("clicks", number) for number in range(30)]
-    before = group.commit(
-        plain_plan(
-            1,
-            loaded_until=dict.fromkeys(partitions, 5),
-            expected_commits=dict.fromkeys(partitions, NOTHING_COMMITTED),
-        )
-    )
+    before = group.commit(plan_of(dict.fromkeys(partitions, 5), {}))
     monkeypatch.setattr(session_requests, "NODE_MAX_BYTES", 1_700)  # some ten offsets
     zookeeper.client.set("/consumers/g/offsets/clicks/15", b"7")
     with pytest.raises(OffsetMoved, match="it is 7, the plan's is 9"):
-        group.commit(
-            plain_plan(2, loaded_until=dict.fromkeys(partitions, 9), expected_commits=before)
-        )
+        group.commit(plan_of(dict.fromkeys(partitions, 9), before))
     now = group.committed(partitions)
     stays = [partition.partition for partition in partitions if now[partition] != Committed(9, 1)]
     assert stays == list(range(stays[0], stays[-1] + 1)) and 0 < stays[0] <= 15 <= stays[-1] < 29

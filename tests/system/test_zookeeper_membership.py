@@ -213,7 +213,7 @@ def answers_once_with_a_broken_connection(
     monkeypatch.setattr(zookeeper.client, "transaction", broken)
 
 
-def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before_it_claims_again(
+def test_partitions_that_a_member_could_not_release_are_released_before_it_claims_again(
     make: Make, zookeeper: ZooKeeper, consumer: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other member could own it, and no event would report it."""
@@ -320,7 +320,7 @@ def test_with_consumers_that_know_no_filter_one_is_registered_by_the_matching_na
 
 
 @pytest.mark.parametrize("registration", [b'{"clicks":1}', b"*1*clicks", b"unknown format"])
-def test_a_group_of_another_family_is_refused_by_name_and_we_are_gone(
+def test_a_group_of_another_broker_type_is_rejected_and_our_registration_is_deleted(
     make: Make, consumer: ZooKeeper, registration: bytes
 ) -> None:
     GroupMembers(consumer, GROUP).register("group_a", registration, is_ours=False)

@@ -74,27 +74,12 @@ def compiled(version: str, folder: Path = SOURCES) -> Path:
 
 def _compile(version: str, sources: Sequence[Path], classes: Path) -> None:
     compiler = fetched(f"{COMPILER.name}-{COMPILER.version}", [COMPILER])
-    command = [
-        str(find_java()),
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-cp",
-        path_of(compiler),
-        MAIN,
-        LANGUAGE,
-        "-nowarn",
-    ]
+    java = [str(find_java()), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command = [*java, "-cp", path_of(compiler), MAIN, LANGUAGE, "-nowarn"]
     with tempfile.TemporaryDirectory(dir=classes.parent) as partial:
         made = Path(partial, "classes")
-        command += [
-            "-cp",
-            path_of(release_jars(version)),
-            "-sourcepath",
-            str(SOURCES),
-            "-d",
-            str(made),
-            *map(str, sources),
-        ]
+        command += ["-cp", path_of(release_jars(version)), "-sourcepath", str(SOURCES)]
+        command += ["-d", str(made), *map(str, sources)]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_WITHIN_S, check=False
         )

@@ -61,15 +61,8 @@ class Process:
         """`is_short`: what it computes is not worth a JVM's second compiler."""
         self._said = folder / f"{name}.log"
         path = ":".join(map(str, [compiled(version, sources), *release_jars(version)]))
-        self._command = [
-            str(find_java()),
-            *_JVM,
-            *([_SHORT] if is_short else []),
-            "-cp",
-            path,
-            name,
-            *arguments,
-        ]
+        java = [str(find_java()), *_JVM, *([_SHORT] if is_short else [])]
+        self._command = [*java, "-cp", path, name, *arguments]
         self._answers: queue.Queue[str] = queue.Queue()
 
     def ask(self, *words: object) -> list[list[str]]:
@@ -174,12 +167,10 @@ class JafkaClients(Process):
         """
         found: list[Seen] = []
         start = index = 0
-        for offset, key, value in self.ask(
-            "read", *broker.bootstrap.split(":"), topic, partition, 0, fetch_size
-        ):
-            found.append(
-                Seen(broker.broker_id, partition, start, index, _bytes(key), _bytes(value))
-            )
+        place = (*broker.bootstrap.split(":"), topic, partition, 0, fetch_size)
+        for offset, key, value in self.ask("read", *place):
+            message = (_bytes(key), _bytes(value))
+            found.append(Seen(broker.broker_id, partition, start, index, *message))
             start, index = (start, index + 1) if int(offset) == start else (int(offset), 0)
         return found
 
@@ -197,17 +188,8 @@ class JafkaClients(Process):
         """A member of a group of that name, until it is closed. Fails the test when it does not get
         its share by so many tries.
         """
-        self.ask(
-            "open",
-            name,
-            group,
-            topic,
-            threads,
-            "rebalance.backoff.ms",
-            backoff_ms,
-            "rebalance.retries.max",
-            tries,
-        )
+        settings = ("rebalance.backoff.ms", backoff_ms, "rebalance.retries.max", tries)
+        self.ask("open", name, group, topic, threads, *settings)
 
     def close(self, name: str) -> list[bytes | None]:
         """It goes; what it read."""
@@ -256,19 +238,9 @@ class ScalaClients(Process):
         """A member of a group of that name, until it is closed. Fails the test when it does not get
         its share by so many tries.
         """
-        self.ask(
-            "open",
-            name,
-            group,
-            topic,
-            threads,
-            "rebalance.backoff.ms",
-            backoff_ms,
-            "rebalance.max.retries",
-            tries,
-            "partition.assignment.strategy",
-            strategy,
-        )
+        settings = ("rebalance.backoff.ms", backoff_ms, "rebalance.max.retries", tries)
+        strategies = ("partition.assignment.strategy", strategy)
+        self.ask("open", name, group, topic, threads, *settings, *strategies)
 
     def close(self, name: str) -> list[Seen]:
         """It goes; what it read."""
@@ -312,13 +284,8 @@ class JavaClients(JavaProducer):
 
     def enter(self, name: str, group: str, topic: str, **settings: object) -> None:
         """Have a consumer join a group, and poll; settings with `_` for `.`."""
-        self.ask(
-            "enter",
-            name,
-            group,
-            topic,
-            *(word for key, value in settings.items() for word in (key.replace("_", "."), value)),
-        )
+        words = (word for key, value in settings.items() for word in (key.replace("_", "."), value))
+        self.ask("enter", name, group, topic, *words)
 
     def owns(self, name: str) -> frozenset[TopicPartition]:
         """What it was assigned last."""

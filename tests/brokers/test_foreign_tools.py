@@ -20,12 +20,8 @@ pytestmark = pytest.mark.brokers
 KAFKA = [version for version in RELEASES if version != JAFKA]
 _WITHIN_S = 120
 _BY_NUMBER = ("none", "gzip", "snappy", "lz4")
-_NOT_OF_THESE_PROGRAMS = (
-    "connect-api",
-    "connect-runtime",
-    "kafka-log4j-appender",
-    "slf4j-log4j12",
-    "slf4j-reload4j",
+_NOT_OF_THESE_PROGRAMS = tuple(
+    "connect-api connect-runtime kafka-log4j-appender slf4j-log4j12 slf4j-reload4j".split()
 )
 """Dependencies that kafka-tools has for other projects in it."""
 
@@ -37,74 +33,30 @@ def write_lines(stage: KafkaStage, topic: str, codec: str, lines: Sequence[bytes
         main = "kafka.tools.ConsoleProducer"
     else:
         main = "org.apache.kafka.tools.ConsoleProducer"
-    options = [
-        broker,
-        stage.cluster.bootstrap,
-        "--topic",
-        topic,
-        "--compression-codec",
-        codec,
-        "--request-required-acks",
-        "1",
-    ]
-    _called(stage, main, options, b"\n".join([*lines, b""]))
+    options = [broker, stage.cluster.bootstrap, "--topic", topic, "--compression-codec", codec]
+    _called(stage, main, [*options, "--request-required-acks", "1"], b"\n".join([*lines, b""]))
 
 
 def write_random_values(
     stage: KafkaStage, topic: str, codec: str, count: int, bytes_each: int
 ) -> None:
     """The producer that measures."""
+    servers = stage.cluster.bootstrap
     if stage.release < (2,):
-        options = [
-            "--broker-list",
-            stage.cluster.bootstrap,
-            "--topics",
-            topic,
-            "--messages",
-            count,
-            "--message-size",
-            bytes_each,
-        ]
-        _called(
-            stage,
-            "kafka.tools.ProducerPerformance",
-            [*options, "--compression-codec", _BY_NUMBER.index(codec)],
-        )
+        options = ["--broker-list", servers, "--topics", topic, "--messages", count]
+        packed = ["--message-size", bytes_each, "--compression-codec", _BY_NUMBER.index(codec)]
+        _called(stage, "kafka.tools.ProducerPerformance", [*options, *packed])
         return
-    options = [
-        "--topic",
-        topic,
-        "--num-records",
-        count,
-        "--record-size",
-        bytes_each,
-        "--throughput",
-        -1,
-    ]
-    properties = [
-        f"bootstrap.servers={stage.cluster.bootstrap}",
-        f"compression.type={codec}",
-        "acks=all",
-    ]
-    _called(
-        stage,
-        "org.apache.kafka.tools.ProducerPerformance",
-        [*options, "--producer-props", *properties],
-    )
+    options = ["--topic", topic, "--num-records", count, "--record-size", bytes_each]
+    properties = [f"bootstrap.servers={servers}", f"compression.type={codec}", "acks=all"]
+    options += ["--throughput", -1, "--producer-props", *properties]
+    _called(stage, "org.apache.kafka.tools.ProducerPerformance", options)
 
 
 def _called(stage: KafkaStage, main: str, options: Sequence[object], text: bytes = b"") -> None:
     classes = os.pathsep.join(map(str, [*release_jars(stage.version), *_tools(stage)]))
-    command = [
-        str(find_java()),
-        "-Xmx256m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-cp",
-        classes,
-        main,
-        *map(str, options),
-    ]
+    java = [str(find_java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command = [*java, "-cp", classes, main, *map(str, options)]
     done = subprocess.run(command, input=text, capture_output=True, timeout=_WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:] or done.stdout[-2000:]
 
@@ -176,13 +128,8 @@ def test_what_librdkafka_writes_is_a_row(
             failed.append(error)
 
     for number, codec in enumerate(stage.codecs):
-        producer = Producer(
-            {
-                "bootstrap.servers": stage.cluster.bootstrap,
-                "compression.type": codec,
-                "linger.ms": 50,
-            }
-        )
+        servers = {"bootstrap.servers": stage.cluster.bootstrap}
+        producer = Producer({**servers, "compression.type": codec, "linger.ms": 50})
         for key, value in (*ODD, *many(100, pipeline.produced)):
             producer.produce(pipeline.topic, value, key, number % PARTITIONS, on_delivery=delivered)
             pipeline.produced += 1

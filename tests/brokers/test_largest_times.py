@@ -33,7 +33,7 @@ LARGE = 700_000
     ],
     ids=["one is as late", "the last one is", "the last ones have none", "none has any"],
 )
-def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_time_of_the_log(
+def test_an_answer_that_no_record_is_as_late_is_compared_with_the_largest_timestamp(
     stage: KafkaStage,
     times: Sequence[int],
     found: int | None,

@@ -1,27 +1,69 @@
-"""A run observes its group from outside, on a broker that has groups of both protocols: every live
-member is visible.
-
-And the contract of members on releases that inform a static leader of its return in other ways, or
-not at all.
+"""Live members of a group on brokers of each kind: a run observes them from outside and stops; a run
+that is a member itself shares the partitions with them (in detail: tests/groups); and the contract
+of members on releases that inform a static leader of its return in other ways, or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import GroupProtocol
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
 from tests.brokers.groups import Group, with_consumer_protocol
-from tests.brokers.stage import KafkaStage
+from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent
 from tests.command_result import refused
 from tests.fakes import member_contract
+from tests.groups.kinds import CONSUMER_PROTOCOL, OLD, Kind
+from tests.groups.shared import sharing
 from tests.traffic.modern import grow_topic
+
+JAFKA_KIND, KAFKA_KIND = OLD
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        pytest.param(
+            kind.version,
+            kind,
+            id=kind.name,
+            marks=[] if kind is JAFKA_KIND else [pytest.mark.groups],
+        )
+        for kind in (JAFKA_KIND, KAFKA_KIND, CONSUMER_PROTOCOL)
+    ],
+    indirect=["stage"],
+)
+def test_a_run_killed_among_foreign_consumers_is_finished_and_each_record_is_read_by_one(
+    stage: KafkaStage | JafkaStage,
+    kind: Kind,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    if kind is CONSUMER_PROTOCOL:
+        with_consumer_protocol(stage.cluster)
+    with ExitStack() as opened:
+        shared = sharing(kind, stage, tmp_path, opened)
+        shared.enter("a")
+        with shared.held_at("handed-over") as run:
+            run.kill()
+        shared.send(8)
+        assert "plan_resumed" in shared.ran().outcomes
+        shared.others_read_the_rest()
+        assert shared.count() > 8, (
+            "the consumer read its assignment during our run, and every partition after it"
+        )
+        shared.exit("a")
+        shared.send(8)
+        assert "ingested" in shared.end().outcomes
 
 
 @pytest.mark.groups

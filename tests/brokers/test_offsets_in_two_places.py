@@ -1,5 +1,6 @@
-"""`group.offsets_storage: dual` on releases that keep a group's offsets in two places: the nine
-cases, and one place that goes back.
+"""Offsets of a group on each release: with their metadata and fenced where there are members; and
+`group.offsets_storage: dual` on releases that keep them in two places: the nine cases, and one place
+that goes back.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from etl.errors import MembershipLost, SettingsError
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths
@@ -19,7 +22,8 @@ from etl.run.discovery import Discovery
 from etl.run.observe import GroupOffsets
 from etl.settings.load import load_settings
 from etl.testkit.server_process import HOST
-from tests.brokers.stage import KafkaStage
+from tests.brokers.compiling import number_of
+from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.brokers.writing import ForeignPipeline, many
 from tests.command_result import CommandResult, refused, run_etl
 
@@ -65,15 +69,8 @@ class TwoPlaces:
         ]
 
     def restored(self) -> CommandResult:
-        return run_etl(
-            "ledger",
-            "restore",
-            str(self.pipeline.conf),
-            "--reason",
-            "seen",
-            "--yes",
-            "--json",
-        )
+        words = ("ledger", "restore", str(self.pipeline.conf), "--reason", "seen")
+        return run_etl(*words, "--yes", "--json")
 
 
 @pytest.fixture
@@ -147,3 +144,44 @@ def test_a_run_begins_at_the_larger_offset_commits_both_and_stops_if_one_goes_ba
         [end] = {offset for one in places.there() for offset in one}
         assert len(pipeline.in_table_seen()) == before + END * len(CASES), end
     assert pipeline.door("verify").code == 0
+
+
+@pytest.mark.brokers
+def test_offsets_are_kept_with_their_metadata_and_a_former_member_stores_none(
+    stage: KafkaStage | JafkaStage,
+    unused_group: str,
+) -> None:
+    host, _, port = stage.cluster.brokers[0].bootstrap.rpartition(":")
+    topic = stage.new_topic()
+    first, second = (TopicPartition(topic, partition) for partition in range(2))
+    generation = "jafka" if isinstance(stage, JafkaStage) else None
+    with SimpleConsumer(host, int(port), request_timeout_s=60, generation=generation) as consumer:
+        if isinstance(stage, JafkaStage):
+            with pytest.raises(SettingsError, match="cannot report the coordinator"):
+                consumer.commit_offsets(unused_group, {first: 42})
+            return
+        consumer.commit_offsets(
+            unused_group, {first: 42}, metadata="etl:clicks:7:abc", leader_epochs={first: 0}
+        )
+        found = consumer.fetch_offsets(unused_group, [first, second], require_stable=True)
+        assert (found[first].offset, found[first].metadata) == (42, "etl:clicks:7:abc")
+        assert (found[second].offset, found[second].metadata) == (None, "")
+        if stage.release >= (0, 9):  # before that, any commit is accepted
+            with pytest.raises(MembershipLost):
+                consumer.commit_offsets(
+                    unused_group, {first: 43}, generation=5, member_id="never-joined"
+                )
+
+        def offset(**where: Any) -> int | None:
+            return consumer.fetch_offsets(unused_group, [first], **where)[first].offset
+
+        if number_of(stage.version) < (4,):
+            assert offset(in_zookeeper=True) is None
+            consumer.commit_offsets(unused_group, {first: 7}, in_zookeeper=True)
+            assert offset(in_zookeeper=True) == 7
+        if number_of(stage.version) >= (4, 1):
+            topic_ids = {topic: consumer.topic_metadata([topic]).topics[topic].topic_id or ""}
+            consumer.commit_offsets(unused_group, {first: 44}, topic_ids=topic_ids)
+            assert offset(topic_ids=topic_ids) == 44
+        elif stage.release >= (0, 9):
+            assert offset() == 42

@@ -48,45 +48,32 @@ def test_records_of_foreign_producers_are_returned_once_and_a_group_continues(
             write(topic, 1, many(20))
     expected = stage.read(topic)
     physical = isinstance(stage, JafkaStage)
-    where = (
-        stage.cluster.zookeeper_connect if "bootstrap_servers" not in stage.conf["source"] else None
-    )
-    reported: dict[str, Any] = (
-        {"zookeeper": where} if where else {"bootstrap_servers": stage.cluster.bootstrap}
-    )
-    with Consumer(
-        **reported,
-        broker_type="jafka" if physical else "kafka",
-        group=unused_group,
-        auto_offset_reset="earliest",
-    ) as consumer:
+    options: dict[str, Any] = {
+        "group": unused_group,
+        "broker_type": "jafka" if physical else "kafka",
+    }
+    if "bootstrap_servers" in stage.conf["source"]:
+        options["bootstrap_servers"] = stage.cluster.bootstrap
+    else:
+        options["zookeeper"] = stage.cluster.zookeeper_connect
+    with Consumer(**options, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_of(topic)
         consumer.assign(partitions)
         records = polled(consumer, len(expected))
         assert consumer.poll(0.2) == {}, "and nothing is given twice"
-        assert Counter(record.value for record in records) == Counter(
-            seen.value for seen in expected
-        )
+        values = Counter(record.value for record in records)
+        assert values == Counter(seen.value for seen in expected)
         consumer.commit()
         there = stage.ends(topic) if physical else {"1": len(expected)}
         ends = {partition: there.get(partition.key, 0) for partition in partitions}
-        assert {
-            partition: consumer.position(partition) for partition in partitions
-        } == ends and consumer.committed(partitions) == ends
-    with Consumer(
-        **reported,
-        broker_type="jafka" if physical else "kafka",
-        group=unused_group,
-        auto_offset_reset=None,
-    ) as again:
+        positions = {partition: consumer.position(partition) for partition in partitions}
+        assert positions == consumer.committed(partitions) == ends
+    with Consumer(**options, auto_offset_reset=None) as again:
         again.assign(partitions)
         next(iter(stage.writers.values()))(topic, 0, many(3))
         assert len(polled(again, 3)) == 3
-        assert (
-            {record.topic_partition for record in records}
-            == {partition for partition in ends if ends[partition]}
-            != set[TopicPartition]()
-        )
+        read = {record.topic_partition for record in records}
+        assert read == {partition for partition in ends if ends[partition]} and read
 
 
 @pytest.mark.groups
@@ -94,15 +81,9 @@ def test_members_of_a_group_read_each_record_once_while_they_come_and_go(
     stage: KafkaStage | JafkaStage, unused_group: str
 ) -> None:
     if isinstance(stage, JafkaStage):
-        return  # together with its own consumers: test_streams_beside_old_consumers
-    it_is_read_once(
-        stage,
-        Group(
-            unused_group,
-            "zookeeper" if stage.release < (0, 9) else "coordinator",
-            session_timeout_s=6,
-        ),
-    )
+        return  # together with its own consumers: test_old_consumers
+    membership = "zookeeper" if stage.release < (0, 9) else "coordinator"
+    it_is_read_once(stage, Group(unused_group, membership, session_timeout_s=6))
     if stage.release >= (4,):
         with_consumer_protocol(stage.cluster)
         it_is_read_once(stage, Group(f"{unused_group}-2", protocol="consumer"))
@@ -112,21 +93,20 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
     """By two members, of which the first one goes."""
     topic = stage.new_topic()
     write = next(write for name, write in stage.writers.items() if name.endswith("none"))
-    in_zookeeper = group.membership == "zookeeper"
-    reported: dict[str, Any] = (
-        {"zookeeper": stage.cluster.zookeeper_connect}
-        if in_zookeeper
-        else {"bootstrap_servers": stage.cluster.bootstrap}
-    )
+    options: dict[str, Any] = {"group": group, "auto_offset_reset": "earliest"}
+    if group.membership == "zookeeper":
+        options["zookeeper"] = stage.cluster.zookeeper_connect
+    else:
+        options["bootstrap_servers"] = stage.cluster.bootstrap
 
     def more() -> None:
         for partition in range(PARTITIONS):
             write(topic, partition, many(20))
 
     more()
-    first = GroupReader(Consumer(**reported, group=group, auto_offset_reset="earliest"), [topic])
+    first = GroupReader(Consumer(**options), [topic])
     assert first.owns(PARTITIONS)
-    second = GroupReader(Consumer(**reported, group=group, auto_offset_reset="earliest"), [topic])
+    second = GroupReader(Consumer(**options), [topic])
     try:
         assert first.owns(PARTITIONS // 2) and second.owns(PARTITIONS // 2)
         more()

@@ -60,7 +60,7 @@ def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_an
 
 
 @of_both_families
-def test_consumers_that_gave_up_because_of_a_member_that_let_go_late_own_their_logs_again(
+def test_consumers_that_gave_up_because_of_a_late_release_own_their_partitions_again(
     group: Group,
 ) -> None:
     """No event from outside comes after that: what they lack they get because the late member calls
@@ -138,18 +138,10 @@ def test_who_does_not_settle_leaves_and_the_others_have_everything(group: Group)
 @contextlib.contextmanager
 def process(group: Group, stop_at: str) -> Iterator[subprocess.Popen[str]]:
     """A member of ours that stands still at that point."""
-    words = [
-        sys.executable,
-        "-m",
-        "tests.groups.zookeeper_member",
-        group.connect,
-        group.name,
-        group.topic,
-        group.dialect.value,
-        stop_at,
-    ]
+    program = [sys.executable, "-m", "tests.groups.zookeeper_member"]
+    words = [group.connect, group.name, group.topic, group.dialect.value, stop_at]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [*program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as started:
         try:
             yield started

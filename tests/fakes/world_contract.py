@@ -2,9 +2,9 @@
 `stage` fixture of its own.
 
 Both use the real ledger, offsets and owners, whose own laws are in tests/system/test_ledger.py,
-test_group.py and test_owners.py. Here are those of what differs: the table, and how a call of a run
-becomes calls of these classes. Where rows do not matter a plan has no ranges, and then the real
-services need no Spark.
+test_zookeeper_group_offsets.py and test_owners.py. Here are those of what differs: the table, and
+how a call of a run becomes calls of these classes. Where rows do not matter a plan has no ranges,
+and then the real services need no Spark.
 """
 
 from __future__ import annotations

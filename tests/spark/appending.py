@@ -62,10 +62,8 @@ class FilesOfFrame:
             pickle.loads(row.files)
             for row in self._rows.mapInArrow(written, "files binary").collect()
         ]
-        ranges, rows = (
-            tuple(range(len(self._plan.ranges))),
-            sum(file.rows for files in found for file in files),
-        )
+        ranges = tuple(range(len(self._plan.ranges)))
+        rows = sum(file.rows for files in found for file in files)
         results = {
             i: RangeResult(0 if i else rows, 7 * r.size) for i, r in enumerate(self._plan.ranges)
         }

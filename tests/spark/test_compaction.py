@@ -130,16 +130,12 @@ def test_small_files_of_a_partition_become_one_and_the_rows_stay(
     spark: Any, tmp_path: Path
 ) -> None:
     path = table_of(tmp_path / "table", "a", "ä b/c", "a", "ä b/c", "lone", partition_by=("topic",))
-    before, result = (
-        content(path),
-        spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None),
-    )
+    setting = "spark.databricks.delta.optimize.maxFileSize"
+    before, size = content(path), spark.conf.get(setting, None)
     done = compact(spark, path, MIB)
     assert (done.files_removed, done.files_added) == (4, 2) and content(path) == before
     assert sorted(str(file.partition[0]) for file in data_files(path)) == ["a", "lone", "ä b/c"]
-    assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) == result, (
-        "others' OPTIMIZE is as it was"
-    )
+    assert spark.conf.get(setting, None) == size, "others' OPTIMIZE is as it was"
 
 
 def test_files_do_not_exceed_the_requested_size_and_files_of_half_that_size_stay(
@@ -168,10 +164,8 @@ def test_a_concurrent_removal_of_the_same_files_wins_over_the_compaction_and_is_
     with held_up(lambda: compact(spark, three, MIB)) as came:
         DeltaTable(three).delete("offset < 5")
         left, version = content(three), DeltaTable(three).version()
-    assert (
-        isinstance(came[0], TableUnreachable)
-        and "Another writer changed the same files" in came[0].message
-    )
+    assert isinstance(came[0], TableUnreachable)
+    assert "Another writer changed the same files" in came[0].message
     assert content(three) == left and DeltaTable(three).version() == version
 
 
@@ -251,11 +245,8 @@ def test_a_run_starts_spark_only_at_the_confs_number_of_small_files(spark: Any, 
     assert after_a_run(conf(three, 0), World()) == after_a_run(conf(three, 4), World()) == []
     assert after_a_run(conf(three, 3), World(), appended=False) == []
     [(outcome, result)] = after_a_run(conf(three, 3), World(spark))
-    assert (
-        outcome is Outcome.TABLE_COMPACTED
-        and "3 small files" in result
-        and len(data_files(three)) == 1
-    )
+    assert outcome is Outcome.TABLE_COMPACTED and "3 small files" in result
+    assert len(data_files(three)) == 1
     assert after_a_run(conf(three, 1), World()) == []
 
 
@@ -266,7 +257,5 @@ def test_files_that_a_run_cannot_compact_are_reported_and_the_outcome_of_the_run
     lost.unlink()
     [(outcome, result)] = after_a_run(conf(three, 3), World(spark))
     assert outcome is Outcome.TABLE_NOT_COMPACTED and outcome.is_loud
-    assert (
-        "A file that the table's log names does not exist" in result
-        and len(DeltaTable(three).file_uris()) == 3
-    )
+    assert "A file that the table's log names does not exist" in result
+    assert len(DeltaTable(three).file_uris()) == 3

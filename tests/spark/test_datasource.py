@@ -1,10 +1,11 @@
-"""`offset_ranges`: its tasks and options, and real topics as DataFrames, with range results."""
+"""`offset_ranges`: its tasks, options and columns, and real topics as DataFrames, with range results."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,17 +29,21 @@ from etl.reader.batch_transform import load_arrow_transform
 from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import NAME, ReadOptions, Task, tasks_of_ranges
 from etl.reader.spark_tasks import read_tasks
+from etl.records import arrow_buffers
 from etl.run.read_rows import translating_transform_errors
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import EmbeddedCluster
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.spark.appending import append_rows
+from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.modern import grow_topic
+from tests.traffic.rows import Row, hash_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from etl.testkit.cluster import EmbeddedCluster
 
 CLICKS = TopicPartition("clicks", 2)
 
@@ -47,18 +52,9 @@ def planned(
     ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], **known: Any
 ) -> list[Task]:
     """As a run plans them."""
-    return tasks_of_ranges(
-        ranges,
-        tasks,
-        **{
-            "topic_ids": {},
-            "leader_epochs": {},
-            "incarnations": {},
-            "cleanups": {},
-            "fingerprints": {},
-            **known,
-        },
-    )
+    names = ("topic_ids", "leader_epochs", "incarnations", "cleanups", "fingerprints")
+    nothing: dict[str, Any] = {name: {} for name in names}
+    return tasks_of_ranges(ranges, tasks, **{**nothing, **known})
 
 
 def reading_at(bootstrap: str, transform: str | None = None) -> ReadOptions:
@@ -133,16 +129,10 @@ def test_the_brokers_are_queried_for_the_reason_of_missing_offsets(
     with FakeBroker() as broker:
         broker.append("clicks", 0, encode(Batch(0, [Rec(0)])))
         broker.world.configs = {} if configs is None else {"clicks": configs}
-        reader = OffsetRanges(
-            {
-                "kafka.bootstrap.servers": f"{broker.host}:{broker.port}",
-                "subscribe": "clicks",
-                **value,
-            }
-        ).reader(None)
-        assert [partition.value.cleanups for partition in reader.partitions()] == [
-            {"clicks": known}
-        ]
+        servers = {"kafka.bootstrap.servers": f"{broker.host}:{broker.port}"}
+        reader = OffsetRanges({**servers, "subscribe": "clicks", **value}).reader(None)
+        [partition] = reader.partitions()
+        assert partition.value.cleanups == {"clicks": known}
 
 
 def test_a_task_uses_the_timeout_of_its_options_and_has_less_patience_when_it_is_tried_again(
@@ -174,14 +164,8 @@ def filled(cluster: EmbeddedCluster, topic: Any) -> str:
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(120):
         at = 1_700_000_000_000 + n
-        producer.send(
-            name,
-            key=str(n).encode(),
-            value=b"v" * 20,
-            partition=n % 3,
-            timestamp_ms=at,
-            headers=[("h", b"1")],
-        )
+        place = {"partition": n % 3, "timestamp_ms": at, "headers": [("h", b"1")]}
+        producer.send(name, key=str(n).encode(), value=b"v" * 20, **place)
     producer.close()
     return name
 
@@ -387,16 +371,11 @@ def test_a_plan_without_ranges_is_an_empty_dataframe_of_its_columns(spark: Spark
 def test_each_task_reports_its_beginning_and_returns_the_rows_of_the_transform(
     spark: SparkSession,
 ) -> None:
+    begun = "tests.system.transform_functions:begun"
     with FakeBroker() as broker:
         broker.append("clicks", 2, encode(Batch(0, [Rec(n, b"v") for n in range(5)])))
         ranges = [OffsetRange(CLICKS, 0, 5, Leader(Broker(0, broker.host, broker.port)))]
-        rows, received = read(
-            spark,
-            f"{broker.host}:{broker.port}",
-            ranges,
-            [[0]],
-            "tests.system.arrow_functions:begun",
-        )
+        rows, received = read(spark, f"{broker.host}:{broker.port}", ranges, [[0]], begun)
         found = rows.select("offset", "task", "all", "by_name").collect()
     assert [(row.offset, row.all, row.by_name) for row in found] == [
         (n, [row.task], {"task": row.task}) for n, row in enumerate(found)
@@ -475,22 +454,115 @@ def test_settings_of_the_session_change_no_row(
             spark.conf.set(key, before)
     assert DeltaTable(path).schema() == expected.schema()
     found = sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda row: row["offset"])
-    assert [
-        (
-            row["key"],
-            row["value"],
-            row["headers"],
-            row["timestamp"].timestamp(),
-            row["event_date"].isoformat(),
-        )
-        for row in found
-    ] == [
-        (
-            b"k",
-            b"v",
-            [{"key": "h", "value": b"1"}, {"key": "n", "value": None}],
-            1_700_000_000,
-            "2023-11-14",
-        ),
-        (None, None, None, 1_700_005_000, "2023-11-14"),
+    headers = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
+    assert [(row["key"], row["value"], row["headers"]) for row in found] == [
+        (b"k", b"v", headers),
+        (None, None, None),
     ]
+    moments = [row["timestamp"].timestamp() for row in found]
+    assert moments == [1_700_000_000, 1_700_005_000]
+    assert {row["event_date"].isoformat() for row in found} == {"2023-11-14"}
+
+
+@pytest.fixture
+def clicks(spark: SparkSession) -> Iterator[Any]:
+    """A reader of a topic with ten records."""
+    spark.dataSource.register(OffsetRanges)
+    with FakeBroker() as broker:
+        broker.append(
+            "clicks",
+            0,
+            encode(Batch(0, [Rec(n, b"v%d" % n, b"k", ((b"h", b"1"),)) for n in range(10)])),
+        )
+        yield (
+            spark.read.format("offset_ranges")
+            .option("kafka.bootstrap.servers", f"{broker.host}:{broker.port}")
+            .option("subscribe", "clicks")
+        )
+
+
+def test_a_query_that_names_columns_by_a_schema_gets_those_in_its_order(clicks: Any) -> None:
+    frame = clicks.schema("offset BIGINT, value BINARY, timestamp TIMESTAMP").load()
+    assert frame.columns == ["offset", "value", "timestamp"]
+    found = (
+        frame.where("offset > 8")
+        .selectExpr("offset", "cast(value as string)", "unix_millis(timestamp)")
+        .collect()
+    )
+    assert list(map(tuple, found)) == [(9, "v9", 1_700_000_000_000)]
+
+
+def test_a_schema_with_another_type_of_a_column_is_reported_with_the_column(clicks: Any) -> None:
+    with pytest.raises(Exception, match="The schema says that offset is int, it is bigint"):
+        clicks.schema("offset INT").load().collect()
+
+
+def test_columns_that_a_schema_leaves_out_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[frozenset[str]] = []
+    fill = arrow_buffers.BatchBuffers.__init__
+
+    def watched(self: Any, columns: Any, **more: Any) -> None:
+        built.append(frozenset(columns))
+        fill(self, columns, **more)
+
+    monkeypatch.setattr(arrow_buffers.BatchBuffers, "__init__", watched)
+    schema = StructType().add("value", "binary").add("partition", "integer")
+    with FakeBroker() as broker:
+        broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"v", b"k", ((b"h", b"1"),))])))
+        servers = {"kafka.bootstrap.servers": f"{broker.host}:{broker.port}"}
+        reader = OffsetRanges({**servers, "subscribe": "clicks"}).reader(schema)
+        [task] = reader.partitions()
+        batches: Any = reader.read(task)
+        assert [batch.to_pylist() for batch in batches] == [[{"value": b"v", "partition": 0}]]
+    assert built == [frozenset({"value", "partition"})]
+
+
+def test_our_rows_are_all_there_for_every_query_where_a_session_pushes_filters(
+    spark: SparkSession, clicks: Any
+) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = clicks.load()
+        assert [row.offset for row in frame.where("offset = 7").collect()] == [7]
+        assert frame.select("offset").count() == 10
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+TRAFFIC = JafkaTraffic()
+TOPIC = "clicks"
+
+
+@pytest.fixture(scope="module")
+def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Two brokers with two logs each, of several segments, with plain and nested compressed
+    entries.
+    """
+    folder, properties = tmp_path_factory.mktemp("jafka"), {"log.file.size": "4096"}
+    with EmbeddedCluster(2, version=JAFKA, folder=folder, properties=properties) as cluster:
+        TRAFFIC.create_topic(cluster, TOPIC, 4, replication_factor=1, config=None)
+        TRAFFIC.load(cluster, TOPIC, 0, 2_000, 4)
+        yield cluster
+
+
+def messages_of(frame: DataFrame) -> Counter[Row]:
+    return Counter(
+        (*(row[column] for column in TRAFFIC.place), hash_of(row["value"]))
+        for row in frame.collect()
+    )
+
+
+@pytest.mark.long
+def test_every_message_of_two_real_brokers_of_jafka_is_a_row_once_and_goes_into_a_delta_table(
+    spark: SparkSession, jafka: EmbeddedCluster, tmp_path: Path
+) -> None:
+    spark.dataSource.register(OffsetRanges)
+    options = {"broker_type": "jafka", "zookeeper": jafka.zookeeper_connect, "subscribe": TOPIC}
+    sizes = {"target_task_bytes": "4096", "fetch_max_bytes": "1024"}
+    frame = spark.read.format(NAME).options(**options, **sizes).load()
+    expected = TRAFFIC.in_topic(jafka, TOPIC)
+    assert sum(expected.values()) == 2_000
+    assert messages_of(frame) == expected
+    path = str(tmp_path / "table")
+    frame.write.format("delta").save(path)
+    assert messages_of(spark.read.format("delta").load(path)) == expected

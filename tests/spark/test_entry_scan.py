@@ -43,9 +43,9 @@ def rows_of(keys: Sequence[Key], epochs: Sequence[int | None] | None = None) -> 
         name: pyarrow.array([key[i] for key in keys], kind)
         for i, (name, kind) in enumerate(kinds.items())
     }
-    return pyarrow.table(
-        {**columns, **({"incarnation": pyarrow.array(epochs, pyarrow.int32())} if epochs else {})}
-    )
+    if epochs:
+        columns["incarnation"] = pyarrow.array(epochs, pyarrow.int32())
+    return pyarrow.table(columns)
 
 
 def of(partition: TopicPartition, messages: Sequence[tuple[int, int]]) -> list[Key]:
@@ -93,31 +93,22 @@ def test_a_table_of_physical_logs_is_right_until_messages_are_missing_double_or_
     found, scan = find(spark, path)
     assert all(one.is_right for one in found.values()) and scan.rows_without_partition == 0
     assert found[AuditedPartition(ONE)].found_rows == len(MESSAGES)
-    write_deltalake(
-        path,
-        rows_of(
-            [
-                *of(ONE, [(74, 2), (74, 2), (74, 0)]),
-                *of(TWO, [(100, 0)]),
-                ("clicks", 1, 7, 5, 0),
-                (None, 1, 0, 5, 0),
-                ("clicks", None, 0, 5, 0),
-                ("clicks", 1, 0, 5, None),
-                ("clicks", 1, 0, 5, -1),
-            ]
-        ),
-        mode="append",
-    )
+    more: list[Key] = [
+        *of(ONE, [(74, 2), (74, 2), (74, 0)]),
+        *of(TWO, [(100, 0)]),
+        ("clicks", 1, 7, 5, 0),
+        (None, 1, 0, 5, 0),
+        ("clicks", None, 0, 5, 0),
+        ("clicks", 1, 0, 5, None),
+        ("clicks", 1, 0, 5, -1),
+    ]
+    write_deltalake(path, rows_of(more), mode="append")
     found, scan = find(spark, path)
-    assert scan.rows_without_partition == 4 and all(
-        set(one) == {"topic", "broker_id", "partition", "offset", "message_index"}
-        for one in scan.first_without_partition()
-    )
-    one, two, strange = (
-        found[AuditedPartition(ONE)],
-        found[AuditedPartition(TWO)],
-        found[AuditedPartition(TopicPartition("clicks", 7, 1))],
-    )
+    assert scan.rows_without_partition == 4
+    names = {"topic", "broker_id", "partition", "offset", "message_index"}
+    assert all(set(one) == names for one in scan.first_without_partition())
+    one, two = found[AuditedPartition(ONE)], found[AuditedPartition(TWO)]
+    strange = found[AuditedPartition(TopicPartition("clicks", 7, 1))]
     assert (one.double_rows, one.double_places, one.missing, one.unexpected) == (3, (74,), 0, 0)
     assert scan.doubles(one) == [((74, 0), 2), ((74, 2), 3)] and scan.doubles(two) == []
     assert (two.unexpected, two.unexpected_first, strange.unexpected) == (1, (100,), 1)
@@ -132,10 +123,8 @@ def test_missing_messages_and_other_incarnations_of_a_log_are_distinguished(
     found, _ = find(spark, path)
     one, two = found[AuditedPartition(ONE)], found[AuditedPartition(TWO)]
     assert (one.missing, one.missing_first) == (2, (74, 3_002 * BYTES))
-    assert [(short.from_offset, short.missing) for short in one.short] == [
-        (0, 1),
-        (3_000 * BYTES, 1),
-    ]
+    short = [(part.from_offset, part.missing) for part in one.short]
+    assert short == [(0, 1), (3_000 * BYTES, 1)]
     assert (two.missing, two.entries_with_holes, two.entries_with_holes_first) == (0, 1, (50,))
     assert found[AuditedPartition(ONE, 1)].unexpected == 1
 
@@ -146,10 +135,8 @@ def test_a_table_without_the_key_of_physical_logs_cannot_be_proven(
     write_deltalake(path, rows_of(of(ONE, MESSAGES[:5])).drop_columns(["message_index"]))
     with pytest.raises(SettingsError, match="no column message_index") as refused:
         find(spark, path)
-    assert (
-        "it must leave topic, broker_id, partition, offset and message_index as they are"
-        in refused.value.action
-    )
+    names = "topic, broker_id, partition, offset and message_index"
+    assert f"it must leave {names} as they are" in refused.value.action
 
 
 def test_an_empty_table_lacks_everything(spark: SparkSession, path: str) -> None:
@@ -195,12 +182,9 @@ def test_rows_from_before_plan_one_are_left_out_and_counted_by_log_and_life(
         rows_of([*of(ONE, [(10, 0), (10, 0), (20, 0)]), *of(TWO, [(0, 0), (50, 0), (500, 0)])]),
     )
     before = {AuditedPartition(ONE): [(0, 15), (18, 30)], AuditedPartition(TWO): [(400, 600)]}
-    found = list(
-        EntryScan(spark, path, before=before).findings(
-            {AuditedPartition(TWO): EXPECTED[AuditedPartition(TWO)]}
-        )
-    )
-    assert [one.audited for one in found] == [AuditedPartition(TWO)] and found[0].is_right
+    expected = {AuditedPartition(TWO): EXPECTED[AuditedPartition(TWO)]}
+    [found] = EntryScan(spark, path, before=before).findings(expected)
+    assert found.audited == AuditedPartition(TWO) and found.is_right
     assert rows_in_intervals(spark, path, None, before, physical=True) == {
         AuditedPartition(ONE): 3,
         AuditedPartition(TWO): 1,

@@ -74,11 +74,8 @@ def put(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome
 
 
 def there(path: Path) -> dict[tuple[str, int, int], str]:
-    rows = (
-        DeltaTable(str(path))
-        .to_pyarrow_table(columns=["topic", "partition", "offset", "value"])
-        .to_pylist()
-    )
+    columns = ["topic", "partition", "offset", "value"]
+    rows = DeltaTable(str(path)).to_pyarrow_table(columns=columns).to_pylist()
     found = {(row["topic"], row["partition"], row["offset"]): row["value"].decode() for row in rows}
     assert len(found) == len(rows), "a row is there twice"
     return found
@@ -94,10 +91,8 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
     before = there(path)
     outcome = put(PlanKind.REPLAY, (0, 10, 30), (2, 5, 9), value="new", partition_by=partition_by)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 2)
-    assert outcome.table is not None and (
-        outcome.table.transaction_version,
-        outcome.table.foreign,
-    ) == (3, ())
+    assert outcome.table is not None
+    assert (outcome.table.transaction_version, outcome.table.foreign) == (3, ())
     new = {("clicks", 0, n) for n in range(10, 30)} | {("other.topic", 0, n) for n in range(5, 9)}
     assert there(path) == {row: "new" if row in new else by for row, by in before.items()}
     counted = recount(str(path), 2, ranges((0, 10, 30), (2, 5, 9)))
@@ -113,9 +108,8 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
     assert again.result is Result.APPLIED_BY_ANOTHER and "newer" not in there(path).values(), (
         "its number was used"
     )
-    spans = spans_of(
-        plain_plan(kind=PlanKind.REPLAY, ranges=ranges((0, 10, 50), (1, 30, 40), (2, 0, 9)))
-    )
+    wanted = ranges((0, 10, 50), (1, 30, 40), (2, 0, 9))
+    spans = spans_of(plain_plan(kind=PlanKind.REPLAY, ranges=wanted))
     assert rows_there(spark, str(path), spans) == {LOGS[0]: 30, LOGS[1]: 0, LOGS[2]: 9}
 
 
@@ -123,15 +117,12 @@ def test_rows_outside_the_replaced_interval_are_rejected_and_nothing_is_replaced
     put: Callable[..., Outcome], rows_of: Callable[[Plan], Any], tmp_path: Path
 ) -> None:
     put(PlanKind.INGEST, (0, 0, 20), value="old")
-    with pytest.raises(
-        SettingsError, match="The transform changes the columns that identify a record"
-    ):
-        put(
-            PlanKind.REPLAY,
-            (0, 5, 10),
-            value="new",
-            rows=lambda plan: rows_of(plan).selectExpr("* except (offset)", "offset + 1 offset"),
-        )
+
+    def moved(plan: Plan) -> Any:
+        return rows_of(plan).selectExpr("* except (offset)", "offset + 1 offset")
+
+    with pytest.raises(SettingsError, match="changes the columns that identify a record"):
+        put(PlanKind.REPLAY, (0, 5, 10), value="new", rows=moved)
     assert set(there(tmp_path / "table").values()) == {"old"}
 
 

@@ -43,10 +43,8 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_reported_in_the_log_and_not_
         hang_up()
     reported = capfd.readouterr()
     assert "this one is seen" in reported.err, "the terminal is watched"
-    assert (
-        "closed its connection" not in reported.out + reported.err
-        and "half a number" not in reported.out + reported.err
-    )
+    assert "closed its connection" not in reported.out + reported.err
+    assert "half a number" not in reported.out + reported.err
 
 
 def test_a_worker_without_the_package_is_reported_with_the_command_that_creates_its_zip(
@@ -60,9 +58,8 @@ def test_a_worker_without_the_package_is_reported_with_the_command_that_creates_
     ) as caught:
         with translating_spark_errors():
             spark.sparkContext.parallelize([1], 1).map(only_here.same).collect()
-    assert (
-        "Build the files with `etl package`" in caught.value.action and caught.value.exit_code == 2
-    )
+    assert "Build the files with `etl package`" in caught.value.action
+    assert caught.value.exit_code == 2
 
 
 def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> None:
@@ -107,9 +104,8 @@ def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(
         translating_spark_errors(),
     ):
         spark.range(1).select(killed("id")).collect()
-    assert (
-        caught.value.exit_code == 6 and caught.value.retriable and "memory" in caught.value.action
-    )
+    assert caught.value.exit_code == 6 and caught.value.retriable
+    assert "memory" in caught.value.action
 
 
 @pytest.mark.parametrize(

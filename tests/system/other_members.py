@@ -89,9 +89,8 @@ class OtherMember:
                 continue
             partition, offset = message.partition(), message.offset()
             assert partition is not None and offset is not None
-            self._uncommitted.setdefault(partition, []).append(
-                (partition, offset, hash_of(message.value()))
-            )
+            row = (partition, offset, hash_of(message.value()))
+            self._uncommitted.setdefault(partition, []).append(row)
             with contextlib.suppress(KafkaException):
                 consumer.commit(message=message, asynchronous=False)
                 self._count(partition, offset + 1)

@@ -1,15 +1,18 @@
-"""Runs whose tasks write the table's files themselves, compared with Spark's writer."""
+"""Runs whose tasks write the table's files themselves, compared with Spark's writer; with an Arrow
+transform, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from etl.io.delta.recover_results import files_of_commit
-from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
 
 ARROW = {"table": {"writer": "arrow"}}
@@ -81,15 +84,48 @@ def test_results_travel_with_the_commit_so_a_crash_before_the_record_costs_no_co
     assert all(r["fetched_bytes"] > 0 for r in ranges) and sum(r["rows"] for r in ranges) == 200
 
 
-def test_a_ledger_that_is_lost_is_made_anew_with_the_results_of_the_tables_commits(
-    by_arrow: Pipeline,
+@pytest.fixture
+def decoding(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """A pipeline with rows made by `decoded`; it starts no Spark unless its writer is changed."""
+    return make_pipeline(
+        table={"writer": "auto"},
+        limits={"local_below_bytes": 64 << 20},
+        transform={"record_batch": "tests.system.transform_functions:decoded"},
+    )
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    return sorted(
+        DeltaTable(str(path)).to_pyarrow_table().to_pylist(),
+        key=lambda row: (row["partition"], row["offset"]),
+    )
+
+
+def test_either_writer_returns_the_same_rows_and_may_finish_a_plan_of_the_other(
+    decoding: Pipeline, spark: SparkSession
 ) -> None:
-    for _ in range(2):
-        by_arrow.produce(200)
-        by_arrow.ran()
-    with by_arrow.zookeeper() as client:
-        client.delete(f"/consumers/{by_arrow.group}/etl", recursive=True)
-    refused(by_arrow.door("verify"), 5, "The table holds plan 2", "ZooKeeper knows none")
-    assert "ledger_restored" in " ".join(by_arrow.ran().outcomes)
-    assert all(r["fetched_bytes"] > 0 for r in by_arrow.door("plans", "show").document["ranges"])
-    assert by_arrow.is_whole()
+    decoding.produce(100)
+    assert decoding.ran().document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
+    rows = rows_in(decoding.table)
+    assert all(
+        row["half"] * 2 == row["price"] == row["inner"]["offset"] == row["offset"] for row in rows
+    )
+    assert all(
+        row["kind"] == ("odd" if row["offset"] % 2 else "even") and row["size"] == len(row["value"])
+        for row in rows
+    )
+    assert all(row["wall"].date() == row["day"] == row["timestamp"].date() for row in rows)
+    other = decoding.under("by-spark")
+    table = str(other.folder / "table")
+    other.settings = {
+        "table": {"path": table, "writer": "arrow"},
+        "transform": {"record_batch": decoding.settings["transform"]["record_batch"]},
+    }
+    broken_off_before("append", other)
+    other.settings["table"]["writer"] = "spark"
+    assert other.ran().outcomes[0] == "plan_resumed"
+    assert rows_in(other.folder / "table") == rows
+    assert (
+        DeltaTable(table).schema().to_json() == DeltaTable(str(decoding.table)).schema().to_json()
+    )
+    assert decoding.is_whole()

@@ -1,4 +1,4 @@
-"""`etl backfills` on real servers: run, list and delete, a run between two plans, and what is refused."""
+"""`etl backfills` on real servers: run, list and delete, a run between two plans, and exit codes."""
 
 from __future__ import annotations
 
@@ -38,23 +38,22 @@ def test_a_backfill_that_was_interrupted_loads_the_rest_once_and_every_command_k
     late: Pipeline,
 ) -> None:
     offsets = late.committed()
+    refused(backfill(late, "old", "--from", "0", "--until", "120"), 2, "from offset 100 on")
+    future = ("--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z")
+    refused(backfill(late, "old", *future), 8, "is not over")
+    refused(late.door("backfills", "run", after=("old",)), 2, "No backfill of this name exists")
     shown = backfill(late, "old", *INTERVAL, "--dry-run")
     assert (shown.code, shown.document["offsets"], len(shown.document["loads"])) == (0, 400, 4), (
         shown.err
     )
     assert late.door("backfills", "list").document["backfills"] == []
 
+    request = parse_backfill_request("0", "100", ())
     with pytest.raises(BrokenOff):
-        run_backfill(
-            load_settings(late.conf),
-            "old",
-            parse_backfill_request("0", "100", ()),
-            around=Before("record", break_off),
-        )
+        run_backfill(load_settings(late.conf), "old", request, around=Before("record", break_off))
     assert late.door("backfills", "list").document["backfills"][0]["state"] == "stopped"
-    [line] = [
-        line for line in late.door("doctor").document["checks"] if line["name"] == "backfills"
-    ]
+    checks = late.door("doctor").document["checks"]
+    [line] = [line for line in checks if line["name"] == "backfills"]
     assert line["verdict"] == "advice" and "old is stopped" in line["found"], line
     assert late.ran().outcomes[-1] == "up_to_date"
 
@@ -74,19 +73,3 @@ def test_a_backfill_that_was_interrupted_loads_the_rest_once_and_every_command_k
     assert late.door("backfills", "list").document["backfills"] == []
     proof = late.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 640), proof.err
-
-
-def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_stored(
-    late: Pipeline,
-) -> None:
-    future = ("--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z")
-    for words, code, message in (
-        (("a", "--from", "0", "--until", "120"), 2, "loaded this partition from offset 100 on"),
-        (("a", "--from", "10", "--until", "9"), 2, "The interval runs backwards"),
-        (("a", *future), 8, "is not over"),
-        (("a/b", *INTERVAL), 2, "is not a name of a backfill"),
-        (("a", *INTERVAL, "-p", "0"), 2, "The brokers have no 0"),
-    ):
-        refused(backfill(late, *words), code, message)
-    refused(late.door("backfills", "run", after=("a",)), 2, "No backfill of this name exists")
-    assert late.door("backfills", "list").document["backfills"] == []

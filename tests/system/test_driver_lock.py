@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -38,15 +39,14 @@ def driver_in(session: ZooKeeper) -> registrations.DriverNode | None:
     return registrations.parse_driver(found[0]) if found else None
 
 
-def test_a_driver_is_named_while_it_drives_and_gone_afterwards(zookeeper: ZooKeeper) -> None:
-    with lock_of(zookeeper).driving("run-1", wait_s=0):
+def test_a_driver_is_named_while_it_drives_and_gone_afterwards_also_when_the_run_fails(
+    zookeeper: ZooKeeper,
+) -> None:
+    with pytest.raises(ZeroDivisionError), lock_of(zookeeper).driving("run-1", wait_s=0):
         driver = driver_in(zookeeper)
         assert driver is not None and driver.run_id == "run-1"
-    assert driver_in(zookeeper) is None
-
-
-def test_the_lock_is_given_back_when_the_run_fails(zookeeper: ZooKeeper) -> None:
-    with pytest.raises(ZeroDivisionError), lock_of(zookeeper).driving("run-1", wait_s=0):
+        with DriverLock(zookeeper, "g", "other").driving("run-2", wait_s=0):
+            assert sorted(zookeeper.children("/consumers/g/etl") or []) == ["clicks", "other"]
         1 / 0  # noqa: B018
     assert driver_in(zookeeper) is None
 
@@ -145,14 +145,6 @@ def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(
     assert [path for path in tree(zookeeper) if "/etl" in path] == []
 
 
-def test_pipelines_of_one_group_do_not_wait_for_each_other(zookeeper: ZooKeeper) -> None:
-    with (
-        lock_of(zookeeper).driving("run-1", wait_s=0),
-        DriverLock(zookeeper, "g", "other").driving("run-2", wait_s=0),
-    ):
-        assert sorted(zookeeper.children("/consumers/g/etl") or []) == ["clicks", "other"]
-
-
 DRIVE_FOR_EVER = """
 import sys, time
 from etl.io.zookeeper.ledger import DriverLock
@@ -163,22 +155,25 @@ with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, DriverLock(session
 """
 
 
+@contextlib.contextmanager
+def driving_process(connect: str, *wrapper: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that drives the pipeline; `wrapper` is a command that starts it."""
+    command = [*wrapper, sys.executable, "-c", DRIVE_FOR_EVER, connect]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"driving\n"
+            yield process
+        finally:
+            process.kill()
+
+
 def test_a_killed_driver_is_replaced_at_once(connect: str, zookeeper: ZooKeeper) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"driving\n"
-        with (
-            pytest.raises(Owned, match=f"pid {process.pid}"),
-            lock_of(zookeeper).driving("run-2", wait_s=0),
-        ):
-            pytest.fail("the first is alive")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with (
+        driving_process(connect) as process,
+        pytest.raises(Owned, match=f"pid {process.pid}"),
+        lock_of(zookeeper).driving("run-2", wait_s=0),
+    ):
+        pytest.fail("the first is alive")
     assert driver_in(zookeeper) is not None, "its session is alive for a minute"
     with lock_of(zookeeper).driving("run-2", wait_s=0):
         driver = driver_in(zookeeper)
@@ -197,18 +192,12 @@ def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(
         or subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode
     ):
         pytest.skip("this system does not let us make a PID namespace")
-    process = subprocess.Popen(
-        [*apart, sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"driving\n"
-        with pytest.raises(Owned, match="run run-1"), lock_of(zookeeper).driving("run-2", wait_s=0):
-            pytest.fail("it is alive")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with (
+        driving_process(connect, *apart),
+        pytest.raises(Owned, match="run run-1"),
+        lock_of(zookeeper).driving("run-2", wait_s=0),
+    ):
+        pytest.fail("it is alive")
 
 
 @pytest.mark.parametrize(

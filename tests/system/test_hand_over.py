@@ -47,10 +47,8 @@ class Driver:
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self.zookeeper = zookeeper
-        self.ledger, self.group = (
-            PlanLedger(zookeeper, "g", "clicks"),
-            ConsumerGroup(zookeeper, "g"),
-        )
+        self.ledger = PlanLedger(zookeeper, "g", "clicks")
+        self.group = ConsumerGroup(zookeeper, "g")
         self.lock = DriverLock(zookeeper, "g", "clicks")
         self._commits = HandOver(zookeeper, "g", self.lock)
 
@@ -72,16 +70,14 @@ class Driver:
         seen = {partition: committed.get(partition, NOTHING_COMMITTED) for partition in partitions}
         starts = {partition: found.offset or 0 for partition, found in seen.items()}
         share = MemberAssignment("m", Membership.ZOOKEEPER, "range", None, frozenset(partitions))
-        return with_id(
-            plain_plan(
-                ranges=tuple(
-                    OffsetRange(partition, start, start + 10) for partition, start in starts.items()
-                ),
-                expected_commits=seen,
-                commit=PlannedCommit(CommitState.DONE, member=share),
-                loaded_until={partition: start + 10 for partition, start in starts.items()},
-            )
+        ranges = [OffsetRange(partition, start, start + 10) for partition, start in starts.items()]
+        plan = plain_plan(
+            ranges=tuple(ranges),
+            expected_commits=seen,
+            commit=PlannedCommit(CommitState.DONE, member=share),
+            loaded_until={r.partition: r.until_offset for r in ranges},
         )
+        return with_id(plan)
 
 
 @pytest.fixture
@@ -134,10 +130,11 @@ def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -
     store = PlanStore(
         SETTINGS.group.id, driver.zookeeper, driver.ledger, driver.lock, lambda partitions: ()
     )
-    rejected = store.write(
-        plan, lambda parts: driver.ledger.store_plan(plan, also=parts), is_handed_over=True
-    )
-    assert rejected is None
+
+    def write(parts: Any) -> None:
+        driver.ledger.store_plan(plan, also=parts)
+
+    assert store.write(plan, write, is_handed_over=True) is None
     assert driver.ledger.read_plan(1) == plan and offsets(driver) == [None] * 3
 
 
@@ -183,15 +180,11 @@ def test_where_others_came_before_nothing_is_stored_and_nothing_moves(
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"0", makepath=True)
     plan, before = driver.plan(), offsets(driver)
-    assert driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper)) == RejectedCommit(
-        message
-    )
+    rejected = driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper))
+    assert rejected == RejectedCommit(message)
     after = offsets(driver)
-    assert [partition for partition in range(3) if after[partition] != before[partition]] in (
-        [],
-        [0],
-        [1],
-    ) and 10 not in after
+    changed = [partition for partition in range(3) if after[partition] != before[partition]]
+    assert changed in ([], [0], [1]) and 10 not in after
     assert driver.ledger.plan_numbers() == []
 
 
@@ -199,13 +192,9 @@ def test_of_two_plans_of_one_number_the_second_is_refused_and_is_not_called_void
     driver: Driver,
 ) -> None:
     plan = driver.plan()
+    other = with_id(plain_plan(uid=plan.origin.pipeline_id))
     with pytest.raises(Owned, match="stored or changed plan 1"):
-        driver.store(
-            plan,
-            meanwhile=lambda: driver.ledger.store_plan(
-                with_id(plain_plan(uid=plan.origin.pipeline_id))
-            ),
-        )
+        driver.store(plan, meanwhile=lambda: driver.ledger.store_plan(other))
     assert offsets(driver) == [None] * 3
 
 
@@ -292,8 +281,7 @@ def test_more_partitions_than_a_request_of_zookeeper_holds_are_refused_by_name(
     driver: Driver,
 ) -> None:
     partitions = [TopicPartition("clicks", p) for p in range(9_000)]
-    with pytest.raises(
-        SettingsError, match="The offset commit of 9,000 partitions needs a request of"
-    ) as caught:
+    message = "The offset commit of 9,000 partitions needs a request of"
+    with pytest.raises(SettingsError, match=message) as caught:
         driver.store(driver.plan(partitions))
     assert (caught.value.exit_code, driver.ledger.plan_numbers()) == (2, [])

@@ -1,6 +1,6 @@
 """The numbered plans in a real ZooKeeper: put-if-absent, in pieces, and folded into coverage once.
 
-What a run relies on is stated by the contract in test_worlds.
+What a run relies on is stated by the contract in test_live_services.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, Committed, Leader, TopicPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
-    Acknowledgement,
     Backfill,
     ForeignCommit,
     Interval,
@@ -56,13 +55,8 @@ def plan_of(number: int, **changes: Any) -> Plan:
 
 
 def applied_of(plan: Plan, rows: int = 9) -> CommitResult:
-    return CommitResult(
-        plan.number,
-        plan.id,
-        plan.number + 4,
-        "t",
-        tuple(RangeResult(rows=rows) for _ in plan.ranges),
-    )
+    results = tuple(RangeResult(rows=rows) for _ in plan.ranges)
+    return CommitResult(plan.number, plan.id, plan.number + 4, "t", results)
 
 
 def large_plan(number: int, partitions: int = 40_000) -> Plan:
@@ -72,13 +66,12 @@ def large_plan(number: int, partitions: int = 40_000) -> Plan:
     return plan_of(
         number,
         ranges=tuple(
-            OffsetRange(partition, start, start + chance.randrange(1, 2**40))
-            for partition, start in starts.items()
+            OffsetRange(log, start, start + chance.randrange(1, 2**40))
+            for log, start in starts.items()
         ),
-        loaded_until={partition: start + 2**40 for partition, start in starts.items()},
+        loaded_until={log: start + 2**40 for log, start in starts.items()},
         expected_commits={
-            partition: Committed(start, chance.randrange(2**31))
-            for partition, start in starts.items()
+            log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()
         },
     )
 
@@ -92,12 +85,8 @@ def test_a_pipeline_that_never_ran_has_an_empty_ledger(
     ledger: PlanLedger, zookeeper: ZooKeeper
 ) -> None:
     assert ledger.read_ledger() == Ledger()
-    assert (
-        ledger.plan_numbers(),
-        ledger.read_plan(1),
-        ledger.read_applied(1),
-        ledger.read_loaded_intervals(),
-    ) == ([], None, None, LoadedIntervals())
+    assert (ledger.plan_numbers(), ledger.read_plan(1)) == ([], None)
+    assert (ledger.read_applied(1), ledger.read_loaded_intervals()) == (None, LoadedIntervals())
     zookeeper.ensure(ROOT)
     assert ledger.read_ledger() == Ledger(), "the root that the lock made has no uid yet"
 
@@ -163,17 +152,13 @@ def test_of_two_pipelines_that_take_topics_at_the_same_moment_one_wins_and_the_o
 ) -> None:
     other, first = another(ledger, topic)
     versions = ledger.pipelines_version(), other.pipelines_version()
-    assert not ledger.other_pipelines() and not other.other_pipelines(), (
-        "each sees that it is alone"
-    )
+    assert not ledger.other_pipelines() and not other.other_pipelines(), "each is alone"
     ledger.store_plan(plan_of(1), pipelines_version=versions[0])
     with pytest.raises(Owned) as caught:
         other.store_plan(first, pipelines_version=versions[1])
     assert caught.value.exit_code == 4
     assert zookeeper.read(f"{group}/other") == (b"", 0) and not zookeeper.children(f"{group}/other")
-    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}, (
-        "and at the next look it sees the winner"
-    )
+    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}
 
 
 def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, group: str) -> None:
@@ -190,18 +175,6 @@ def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, g
     with pytest.raises(Owned):
         ledger.supersede_plan(wider, 0, pipelines_version=version)
     assert ledger.read_plan(1) == plan_of(1)
-
-
-def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(
-    ledger: PlanLedger, group: str
-) -> None:
-    other, first = another(ledger, "views")
-    ledger.store_plan(plan_of(1), pipelines_version=ledger.pipelines_version())
-    version = ledger.pipelines_version()
-    other.store_plan(first, pipelines_version=version)
-    ledger.store_plan(plan_of(2), pipelines_version=version)
-    ledger.supersede_plan(plan_of(2, created_at_ms=9), 0, pipelines_version=version)
-    assert ledger.read_plan(2) == plan_of(2, created_at_ms=9)
 
 
 def test_a_plan_with_a_lost_answer_is_stored(
@@ -257,16 +230,6 @@ def test_a_record_stays_unless_the_run_that_appended_knows_more_than_one_that_co
     assert ledger.read_applied(1) == known
 
 
-def test_the_record_of_another_plan_is_no_record_of_the_stored_one(ledger: PlanLedger) -> None:
-    for number in (1, 2):
-        ledger.store_plan(plan_of(number, previous="another"))
-        ledger.record_applied(
-            replace(applied_of(plan_of(number)), plan_id="from before a copy was restored")
-        )
-        assert ledger.read_record_of(plan_of(number, previous="another")) is None
-    assert (ledger.read_ledger().applied, ledger.read_ledger().known_version) == (None, None)
-
-
 def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(
     ledger: PlanLedger, zookeeper: ZooKeeper
 ) -> None:
@@ -320,14 +283,6 @@ def test_a_plan_that_is_not_ours_to_read_is_refused(
     assert caught.value.where["znode"] == f"{ROOT}/plans/1"
 
 
-def test_foreign_znodes_next_to_the_plans_are_ignored(
-    ledger: PlanLedger, zookeeper: ZooKeeper
-) -> None:
-    ledger.store_plan(plan_of(3))
-    zookeeper.create(f"{ROOT}/plans/notes", b"of a person")
-    assert ledger.plan_numbers() == [3]
-
-
 def test_pruning_drops_loose_pieces_and_no_others(
     ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +294,10 @@ def test_pruning_drops_loose_pieces_and_no_others(
     prune(ledger)
     assert sorted(zookeeper.children(f"{ROOT}/chunks") or []) == sorted(kept)
     assert ledger.read_plan(1) == plan_of(1)
+
+
+def loaded(through: int, until: int, rows: int) -> LoadedIntervals:
+    return LoadedIntervals(through, {LOG: (Interval(10, until, rows),)}, table_id="t")
 
 
 def fill(ledger: PlanLedger, numbers: range) -> None:
@@ -356,19 +315,13 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
     prune(ledger)
     assert ledger.plan_numbers() == [3, 4, 5]
     assert sorted(zookeeper.children(f"{ROOT}/applied") or []) == ["3", "4", "5"]
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
     prune(ledger)
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
     fill(ledger, range(6, 8))
     prune(ledger)
     assert ledger.plan_numbers() == [5, 6, 7]
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        4, {LOG: (Interval(10, 50, 36),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(4, 50, 36)
 
 
 def test_coverage_that_needs_pieces_replaces_its_old_ones(
@@ -378,14 +331,9 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
     prune(ledger)
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
-    named = [
-        p[0]
-        for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"])
-        if p
-    ]
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
+    znodes = zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"])
+    named = [found[0] for found in znodes if found]
     pieces = zookeeper.children(f"{ROOT}/chunks")
     assert pieces and all(any(digest.encode() in text for text in named) for digest in pieces)
     assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
@@ -415,9 +363,7 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
         overtake(ledger, monkeypatch, lambda: prune(PlanLedger(session, "g", "clicks")))
         prune(ledger)
     assert ledger.plan_numbers() == [3]
-    assert ledger.read_loaded_intervals() == LoadedIntervals(
-        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
-    )
+    assert ledger.read_loaded_intervals() == loaded(2, 30, 18)
 
 
 def overtake(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch, by: Callable[[], None]) -> None:
@@ -439,84 +385,19 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    removal, first, second = (
-        ForeignCommit(3, "DELETE", "removed rows"),
-        RunKeyRecord("first", 0),
-        RunKeyRecord("second", 0),
-    )
+    removal = ForeignCommit(3, "DELETE", "removed rows")
+    first, second = RunKeyRecord("first", 0), RunKeyRecord("second", 0)
     with ZooKeeper(server.connect + zookeeper.chroot) as session:
         other = PlanLedger(session, "g", "clicks")
         overtake(ledger, monkeypatch, lambda: remember(other, first, after=0))
         note_removals(ledger, [removal])
-        assert (ledger.read_loaded_intervals().keys, ledger.read_loaded_intervals().removals) == (
-            (first,),
-            (removal,),
-        )
-        overtake(
-            ledger, monkeypatch, lambda: note_removals(other, [replace(removal, delta_version=4)])
-        )
+        found = ledger.read_loaded_intervals()
+        assert (found.keys, found.removals) == ((first,), (removal,))
+        later = replace(removal, delta_version=4)
+        overtake(ledger, monkeypatch, lambda: note_removals(other, [later]))
         with pytest.raises(Owned):
             remember(ledger, second, after=0)
     assert len(ledger.read_loaded_intervals().removals) == 2
-
-
-def test_a_superseded_plan_is_replaced_only_if_it_is_unchanged_since_the_observation(
-    ledger: PlanLedger,
-) -> None:
-    old, new, other = plan_of(1), plan_of(1, reason="first"), plan_of(1, reason="second")
-    ledger.store_plan(old)
-    seen = ledger.read_ledger().newest_version
-    assert seen == 0
-    ledger.supersede_plan(new, seen)
-    assert ledger.read_ledger().newest == new
-    with pytest.raises(Owned, match="changed plan 1"):
-        ledger.supersede_plan(other, seen)
-    assert ledger.read_plan(1) == new
-
-
-def test_restored_plans_replace_the_stored_ones_and_their_results(ledger: PlanLedger) -> None:
-    stale, adopted, next_one = plan_of(1), plan_of(1, reason="restored from the table"), plan_of(2)
-    ledger.store_plan(stale)
-    ledger.record_applied(applied_of(stale))
-    for plan in (adopted, next_one):
-        ledger.adopt_plan(plan, applied_of(plan, rows=5))
-    assert ledger.read_plan(1) == adopted
-    assert ledger.read_applied(1) == applied_of(adopted, rows=5)
-    found = ledger.read_ledger()
-    assert (found.newest, found.applied, found.known_version) == (
-        next_one,
-        applied_of(next_one, rows=5),
-        6,
-    )
-
-
-def test_an_operators_last_word_is_kept(ledger: PlanLedger) -> None:
-    ledger.store_plan(plan_of(1))
-    assert ledger.read_ledger().acknowledged is None
-    for acknowledgement in (
-        Acknowledgement("t", 7, 1, "it was me", 5),
-        Acknowledgement(None, None, 1, "it is gone", 6),
-    ):
-        ledger.acknowledge(acknowledgement)
-        assert ledger.read_ledger().acknowledged == acknowledgement
-
-
-def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
-    ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
-    removals = (
-        ForeignCommit(3, "DELETE", "removed rows"),
-        ForeignCommit(9, "DELETE", "removed rows"),
-    )
-    for plan in (plan_of(1), plan_of(2)):
-        ledger.store_plan(plan)
-        ledger.record_applied(applied_of(plan))
-    note_removals(ledger, removals[:1])
-    prune(ledger)
-    note_removals(ledger, removals)
-    found = ledger.read_loaded_intervals()
-    assert (found.through, found.removals) == (1, removals)
 
 
 def test_requests_of_backfills_are_created_once_and_change_by_compare_and_set(

@@ -1,35 +1,49 @@
-"""What a run loads on real ZooKeeper, Kafka, Spark and Delta, its report, and the demo."""
+"""What a run loads on real ZooKeeper, Kafka, Spark and Delta, and its report."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from datetime import date
 
 import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 import etl
 from etl.commands.run import run
-from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.model.columns import spark_schema
 from etl.report.run_progress import Doing, Outcome, Verb
 from etl.report.run_report import Report
 from etl.run.service_interfaces import RunContext
-from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
-from tests.command_result import refused
+from tests.command_result import CommandResult, refused
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
 from tests.system.driving import Pipeline
+
+
+def is_reported(pipeline: Pipeline, result: CommandResult) -> None:
+    """The report of the first run: its plan, times, lag and outcome."""
+    [written] = (pipeline.folder / "reports").glob("*.json")
+    report = json.loads(written.read_text())
+    snapshot = report.pop("snapshot")  # it is in the file alone
+    assert {"command": "run", **report} == result.document
+    assert snapshot["first"]["partitions"]
+    assert (report["state"], report["table_version"], report["exit_code"]) == ("done", 0, 0)
+    assert report["conf"] == str(pipeline.conf)
+    assert report["versions"]["offset_range_etl"] == etl.__version__
+    assert abs(sum(report["seconds"].values()) - report["total_seconds"]) < 0.01
+    ranges = report["plan"]["ranges"]
+    assert report["bytes"] == sum(r["fetched_bytes"] for r in ranges)
+    assert all(r["fetched_bytes"] > 0 for r in ranges)
+    assert {(r["partition"], r["from"]) for r in ranges} == {(p, 0) for p in range(4)}
+    assert {(r["until"], r["rows"]) for r in ranges} == {(1_000, 1_000)}
+    assert [(one["before"], one["after"]) for one in report["lag"]] == [(1_000, 0)] * 4
 
 
 def test_a_dry_run_stores_nothing_a_run_loads_all_a_second_nothing_and_a_third_what_came_since(
@@ -43,9 +57,11 @@ def test_a_dry_run_stores_nothing_a_run_loads_all_a_second_nothing_and_a_third_w
         assert not client.exists(f"/consumers/{pipeline.group}")
     assert not pipeline.table.exists()
 
-    assert pipeline.ran().outcomes == ["ingested"]
+    first = pipeline.ran()
+    assert first.outcomes == ["ingested"]
     assert pipeline.is_whole()
     assert pipeline.committed() == dict.fromkeys(range(4), 1_000)
+    is_reported(pipeline, first)
 
     again = pipeline.ran()
     assert (again.outcomes, DeltaTable(str(pipeline.table)).version()) == (["up_to_date"], 0)
@@ -56,29 +72,6 @@ def test_a_dry_run_stores_nothing_a_run_loads_all_a_second_nothing_and_a_third_w
     assert pipeline.is_whole()
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 6_000)
-
-
-def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pipeline) -> None:
-    pipeline.produce(400)
-    result = pipeline.ran()
-    [written] = (pipeline.folder / "reports").glob("*.json")
-    report = json.loads(written.read_text())
-    saw = report.pop("snapshot")  # what the run saw is kept in the file alone
-    assert {"command": "run", **report} == result.document
-    assert saw["first"]["partitions"]
-    assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == (
-        "done",
-        str(pipeline.conf),
-        etl.__version__,
-    )
-    assert abs(sum(report["seconds"].values()) - report["total_seconds"]) < 0.01
-    assert report["bytes"] == sum(r["fetched_bytes"] for r in report["plan"]["ranges"])
-    assert [(one["before"], one["after"]) for one in report["lag"]] == [(100, 0)] * 4
-    assert [
-        (r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]
-    ] == [(p, 0, 100, 100) for p in range(4)]
-    assert all(r["fetched_bytes"] > 0 for r in report["plan"]["ranges"])
-    assert (report["table_version"], report["exit_code"]) == (0, 0)
 
 
 def test_what_tasks_have_read_is_known_while_they_read(
@@ -124,14 +117,7 @@ def test_what_tasks_have_read_is_known_while_they_read(
     assert all(report.seconds[verb] > 0 for verb in (Verb.FIRST_JOB, Verb.FETCH, Verb.APPEND))
 
 
-def test_a_killed_run_leaves_a_report_in_state_running(pipeline: Pipeline) -> None:
-    pipeline.produce(40)
-    assert pipeline.killed_before("store") == -signal.SIGKILL
-    [written] = (pipeline.folder / "reports").glob("*.json")
-    report = json.loads(written.read_text())
-    assert (report["state"], report["exit_code"], report["finished_at"]) == ("running", None, None)
-
-
+@pytest.mark.without_spark
 def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_for_when_open(
     pipeline: Pipeline,
 ) -> None:
@@ -150,13 +136,8 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         producer.send(pipeline.topic, b"open", partition=0).get(30)
         first = pipeline.ran()
         [r] = first.document["plan"]["ranges"]
-        assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (
-            0,
-            4,
-            1,
-            2,
-            1,
-        )
+        assert (r["from"], r["until"], r["rows"]) == (0, 4, 1)
+        assert (r["control_records"], r["aborted_records"]) == (2, 1)
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
         held_back = (
@@ -166,40 +147,12 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         [reported] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
         assert reported.startswith(held_back) and ", open since 20" in reported
         shown = pipeline.door("offsets", "show").document["partitions"][0]
-        assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (
-            4,
-            5,
-            1,
-            0,
-        )
+        names = ("log_end", "high_watermark", "held_back", "lag")
+        assert [shown[name] for name in names] == [4, 5, 1, 0]
         assert reported in pipeline.door("doctor", json_too=False).out
         producer.commit_transaction()
     assert pipeline.ran().document["records_read"] == 1
     assert pipeline.is_whole()
-
-
-def test_partitions_and_topics_that_appear_later_are_read_from_their_first_record(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.settings = {
-        "source": {"topics": [f"{pipeline.topic}.*"], "exclude_topics": [".*-private"]}
-    }
-    pipeline.produce(400)
-    pipeline.ran()
-    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-        admin.create_partitions({pipeline.topic: 6})
-    for name in (f"{pipeline.topic}-more", f"{pipeline.topic}-private"):
-        pipeline.cluster.create_topic(name, 1)
-        with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-            broker.produce(name, 0, [(None, b"new")])
-    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        broker.produce(pipeline.topic, 5, [(None, b"new")] * 3)
-    pipeline.ran()
-    rows = (
-        DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition"]).to_pylist()
-    )
-    assert sum(r["topic"] == pipeline.topic for r in rows) == 403
-    assert {r["topic"] for r in rows} == {pipeline.topic, f"{pipeline.topic}-more"}
 
 
 def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
@@ -221,27 +174,9 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     table = DeltaTable(str(pipeline.table))
     assert table.metadata().partition_columns == ["event_date"]
     assert {"size", "event_date"} < set(table.to_pyarrow_table().column_names)
-    assert [
-        str(d)
-        for d in table.to_pyarrow_table(columns=["event_date"])["event_date"].unique().to_pylist()
-    ] == ["2023-11-14"]
+    dates = table.to_pyarrow_table(columns=["event_date"]).column("event_date").to_pylist()
+    assert set(dates) == {date(2023, 11, 14)}
     assert pipeline.is_whole()
-
-
-def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can_commit_to(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession
-) -> None:
-    pipeline = make_pipeline(source={"starting_offsets": "latest"})
-    pipeline.produce(400)
-    spark.sql(
-        f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
-    )
-    assert pipeline.ran().outcomes == ["offsets_stored"]
-    pipeline.produce(200)
-    assert (pipeline.ran().document["records_read"], sum(pipeline.in_table().values())) == (
-        200,
-        200,
-    )
 
 
 @pytest.mark.long
@@ -258,38 +193,6 @@ def test_rows_that_violate_a_constraint_of_the_table_are_reported_as_that(
     assert pipeline.is_whole()
 
 
-def test_commands_print_tables_and_sentences_for_people_and_documents_for_programs(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(400)
-    assert "makes plan 1" in pipeline.door("run", after=["--dry-run"], json_too=False).out
-    assert "ingested: Plan 1: 400 rows" in pipeline.door("run", json_too=False).out
-    assert (
-        "verified: 400 records, each once, none missing"
-        in pipeline.door("verify", json_too=False).out
-    )
-    assert pipeline.topic in pipeline.door("offsets", "show", json_too=False).out
-    assert pipeline.door("plans", "list", json_too=False).out.splitlines()[1].split()[4:7] == [
-        "400",
-        "400",
-        "0",
-    ]
-    assert "table version 0" in pipeline.door("plans", "show", json_too=False).out
-    assert [
-        (o["committed"], o["loaded_until"], o["lag"])
-        for o in pipeline.door("offsets", "show").document["partitions"]
-    ] == [(100, 100, 0)] * 4
-    [listed] = pipeline.door("plans", "list").document["plans"]
-    assert (listed["number"], listed["rows"], listed["offsets"], listed["table_version"]) == (
-        1,
-        400,
-        400,
-        0,
-    )
-    shown = pipeline.door("plans", "show").document
-    assert (shown["number"], shown["id"], len(shown["ranges"])) == (1, listed["id"], 4)
-
-
 def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_alone(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -300,27 +203,3 @@ def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_al
     cell.join(timeout=120)
     assert [outcome for outcome, _ in reported[0].outcomes] == [Outcome.INGESTED]
     assert spark.range(3).count() == 3, "the session was stopped"
-
-
-@pytest.mark.long
-def test_the_demo_prints_its_steps_and_leaves_no_process(
-    tmp_path: Path, pipeline: Pipeline
-) -> None:
-    child = pipeline.start(
-        "etl", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json"
-    )
-    out, err = child.communicate(timeout=300)
-    assert child.returncode == 0, err
-    reported = json.loads(out)
-    assert (
-        reported["produced"],
-        reported["in_the_table"],
-        reported["verified"],
-        reported["killed_by_signal"],
-    ) == (9_600, 9_600, True, 9)
-    assert [run["outcomes"][0]["outcome"] for run in reported["runs"]] == [
-        "ingested",
-        "plan_completed",
-        "up_to_date",
-    ]
-    assert not (tmp_path / "demo" / "cluster").exists()

@@ -53,9 +53,7 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
     checkpoint = f"{done.document['checkpoint']:020}.checkpoint.parquet"
     assert (pipeline.table / "_delta_log" / checkpoint).exists()
     assert pipeline.in_table() == rows and pipeline.committed() == committed
-    assert pipeline.ran().outcomes == ["up_to_date"], (
-        "the compaction loads no rows and is no foreign change"
-    )
+    assert pipeline.ran().outcomes == ["up_to_date"], "a compaction is no foreign change"
     cost, again = watched(pipeline, "table", "maintain", after=("--yes",))
     assert cost["started"] == [] and not SPARK & set(cost["loaded"]) and not again["small_files"], (
         "where nothing is to be done no Spark is started"
@@ -88,15 +86,11 @@ def test_unneeded_files_are_deleted_after_a_week_and_an_unrecorded_plan_is_count
 
 def removed_earlier(table: Path, days: int) -> None:
     """Rewrite the moments of removals in the log, and drop the checkpoints, which have them too."""
-    partition = table / "_delta_log"
-    for path in [
-        *partition.glob("*.checkpoint*"),
-        partition / "_last_checkpoint",
-        *partition.glob(".*.crc"),
-        *partition.glob("*.crc"),
-    ]:
-        path.unlink(missing_ok=True)
-    for path in partition.glob("*.json"):
+    log = table / "_delta_log"
+    for pattern in ("*.checkpoint*", "_last_checkpoint", ".*.crc", "*.crc"):
+        for path in log.glob(pattern):
+            path.unlink()
+    for path in log.glob("*.json"):
         actions = [json.loads(line) for line in path.read_text().splitlines()]
         for action in actions:
             if "remove" in action:
@@ -125,10 +119,7 @@ def test_the_run_that_finds_as_many_small_files_as_the_conf_allows_compacts_them
     pipeline: Pipeline,
 ) -> None:
     pipeline.settings = {"table": {"auto_compact_min_files": 3}}
-    pipeline.produce(80)
-    assert pipeline.ran().outcomes == ["ingested"]
-    pipeline.produce(80)
-    assert pipeline.ran().outcomes == ["ingested"]
-    pipeline.produce(80)
-    assert pipeline.ran().outcomes[-1] == "table_compacted"
+    for outcome in ("ingested", "ingested", "table_compacted"):
+        pipeline.produce(80)
+        assert pipeline.ran().outcomes[-1] == outcome
     assert len(DeltaTable(str(pipeline.table)).file_uris()) == 1 and pipeline.is_whole()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -80,15 +81,10 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
         target_task_bytes=TARGET_TASK_BYTES,
     )
     ranges = list(split_range(whole, {whole.partition: float(size)}, TARGET_TASK_BYTES))
-    tasks = tasks_of_ranges(
-        ranges,
-        [[i] for i in range(len(ranges))],
-        topic_ids={},
-        leader_epochs={},
-        incarnations={},
-        cleanups={},
-        fingerprints={},
-    )
+    each = [[i] for i in range(len(ranges))]
+    names = ("topic_ids", "leader_epochs", "incarnations", "cleanups", "fingerprints")
+    nothing: dict[str, Any] = {name: {} for name in names}
+    tasks = tasks_of_ranges(ranges, each, **nothing)
     worker, rows = Worker(), 0
     with contextlib.ExitStack() as ending:
         ending.callback(worker.end)

@@ -1,9 +1,8 @@
-"""Owner nodes on a real ZooKeeper: claimed, given back, taken from the dead, waited for; and runs."""
+"""Owner nodes on a real ZooKeeper: claimed, given back, taken from dead drivers, waited for."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import queue
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
-from etl.commands import run
 from etl.errors import Owned, PermissionDenied, SessionLost
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import Owners
@@ -26,10 +24,8 @@ from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
-from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_plan, plain_settings
-from tests.system.driving import Before, Pipeline
 from tests.system.sessions import lose_session
 
 GROUP, PIPELINE = "group", "clicks"
@@ -49,12 +45,8 @@ def owners_in(session: ZooKeeper) -> dict[TopicPartition, str]:
 
 def own(session: ZooKeeper, partition: TopicPartition, owner: str = FOREIGN) -> None:
     """As an old consumer does it."""
-    session.client.create(
-        znode_paths.GroupPaths(GROUP).owner(partition),
-        owner.encode(),
-        ephemeral=True,
-        makepath=True,
-    )
+    path = znode_paths.GroupPaths(GROUP).owner(partition)
+    session.client.create(path, owner.encode(), ephemeral=True, makepath=True)
 
 
 @pytest.mark.parametrize(("mode", "partitions"), [("observe", LOGS), ("claim", [])])
@@ -114,7 +106,7 @@ def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(
     assert zookeeper.client.exists("/consumers/group/owners/clicks/3-0") is None
 
 
-def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_nothing(
+def test_of_two_drivers_that_claim_one_partition_one_wins_and_the_other_leaves_nothing(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     start, released = threading.Barrier(2), threading.Event()
@@ -242,9 +234,7 @@ def test_the_claims_of_a_killed_process_are_taken_over_at_once(
     with owners_of(zookeeper).claiming(LOGS[1:], "run-2"):
         found = owners_in(zookeeper)
         assert ["run-2" in found[partition] for partition in LOGS] == [False, True, True, True]
-    assert set(owners_in(zookeeper)) == {LOGS[0]}, (
-        "what this run does not read is left to its session"
-    )
+    assert set(owners_in(zookeeper)) == {LOGS[0]}, "this run does not read it"
 
 
 def test_the_claims_of_another_pipelines_killed_process_belong_to_another_owner(
@@ -312,7 +302,7 @@ def test_after_a_lost_answer_the_nodes_show_whether_they_are_ours(
     assert owners_in(zookeeper) == {} and lost
 
 
-def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_next_run(
+def test_a_driver_that_lost_its_session_claims_nothing_more_and_deletes_nothing_of_the_next_run(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     ended = threading.Event()
@@ -373,97 +363,3 @@ def test_a_waiting_run_continues_when_the_last_owner_leaves(
         assert looks.get(timeout=60) == set()
         waiting.join(60)
     assert not waiting.is_alive()
-
-
-@pytest.fixture
-def consumer(pipeline: Pipeline) -> Iterator[Callable[[int], None]]:
-    """`consumer(2)`: an old consumer owns partition 2 of the pipeline's topic."""
-    with pipeline.zookeeper() as client:
-
-        def owns(partition: int) -> None:
-            client.create(
-                f"{owners_path(pipeline)}/{partition}",
-                FOREIGN.encode(),
-                ephemeral=True,
-                makepath=True,
-            )
-
-        yield owns
-
-
-def owners_path(pipeline: Pipeline) -> str:
-    return f"/consumers/{pipeline.group}/owners/{pipeline.topic}"
-
-
-def keys_owned(pipeline: Pipeline) -> set[str]:
-    with pipeline.zookeeper() as client:
-        if client.exists(owners_path(pipeline)):
-            return set(client.get_children(owners_path(pipeline)))
-        return set()
-
-
-def partitions_in(pipeline: Pipeline) -> set[int]:
-    return {partition for partition, _, _ in pipeline.in_table()}
-
-
-@pytest.mark.without_spark
-def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline: Pipeline) -> None:
-    pipeline.produce(80)
-    seen: list[set[str]] = []
-
-    def look() -> None:
-        seen.append(keys_owned(pipeline))
-
-    looking = [Before(verb, look) for verb in ("claiming", "fetch", "tidy")]
-    run.run(
-        load_settings(pipeline.conf),
-        around=lambda world: functools.reduce(lambda inner, before: before(inner), looking, world),
-    )
-    assert seen == [set(), {"0", "1", "2", "3"}, {"0", "1", "2", "3"}]
-    assert keys_owned(pipeline) == set()
-
-
-@pytest.mark.without_spark
-def test_owned_partitions_are_skipped_reported_previewed_and_read_once_they_are_free(
-    pipeline: Pipeline, consumer: Callable[[int], None]
-) -> None:
-    pipeline.produce(80)
-    consumer(2)
-    pipeline.settings = {"group": {"on_owned": "skip"}}
-    left = f"{pipeline.topic} 2: owned by {FOREIGN}; left out"
-    assert pipeline.door("run", after=["--dry-run"]).document["left_to_owners"] == [left]
-    assert left in pipeline.door("run", after=["--dry-run"], json_too=False).out
-    result = pipeline.ran()
-    assert result.document["outcomes"][0] == {"outcome": "owned_by_others", "message": left}
-    assert partitions_in(pipeline) == {0, 1, 3} and keys_owned(pipeline) == {"2"}
-    with pipeline.zookeeper() as client:
-        client.delete(f"{owners_path(pipeline)}/2")
-    assert pipeline.ran().outcomes == ["ingested"]
-    assert pipeline.is_whole()
-
-
-@pytest.mark.without_spark
-def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
-    pipeline: Pipeline, consumer: Callable[[int], None]
-) -> None:
-    pipeline.produce(80)
-    consumer(2)
-    pipeline.settings = {"group": {"on_owned": "wait"}, "ledger": {"lock_timeout_s": 60}}
-    results: list[Any] = []
-    waits = threading.Event()
-
-    waiting = threading.Thread(
-        target=lambda: results.append(
-            run.run(load_settings(pipeline.conf), around=Before("wait_for_owners", waits.set))
-        )
-    )
-    waiting.start()
-    with pipeline.zookeeper() as client:
-        assert waits.wait(60)
-        client.create(
-            f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"15", makepath=True
-        )
-        client.delete(f"{owners_path(pipeline)}/2")
-        waiting.join(120)
-    assert results and results[0].exit_code == 0
-    assert min(offset for partition, offset, _ in pipeline.in_table() if partition == 2) == 15

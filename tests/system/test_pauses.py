@@ -39,31 +39,18 @@ def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
     )
     pipeline.produce(80)
     first = pipeline.ran()
-    assert sorted(first.outcomes) == ["ingested", "paused"] and pipeline.committed() == {
-        0: 20,
-        2: 20,
-        3: 20,
-    }
+    assert sorted(first.outcomes) == ["ingested", "paused"]
+    assert pipeline.committed() == {0: 20, 2: 20, 3: 20}
     [reported] = first.document["paused"]
-    assert (reported["partitions"], reported["reason"], reported["unread"]) == (
-        ["1"],
-        "its records are broken",
-        20,
-    )
-    assert reported["headroom_s"] > 3600
+    assert (reported["partitions"], reported["unread"]) == (["1"], 20)
+    assert reported["reason"] == "its records are broken" and reported["headroom_s"] > 3600
 
     again = pause_or_resume(pipeline, "pause", f"{topic}:1", f"{topic}:2")
-    assert (
-        again.document["message"][0] == f"{topic}:1 is paused already: its records are broken"
-        and again.code == 0
-    )
-    shown = {
-        row["partition"]: row["paused"]
-        for row in pipeline.door("offsets", "show").document["partitions"]
-    }
-    assert [partition for partition, why in shown.items() if why] == [1, 2] and "@" in shown[1][
-        "by"
-    ]
+    assert again.code == 0
+    assert again.document["message"][0] == f"{topic}:1 is paused already: its records are broken"
+    rows = pipeline.door("offsets", "show").document["partitions"]
+    shown = {row["partition"]: row["paused"] for row in rows if row["paused"]}
+    assert sorted(shown) == [1, 2] and "@" in shown[1]["by"]
     lag = pipeline.door("lag").document
     assert len(lag["paused"]) == 2 and lag["partitions"][1]["paused"]["since_at"]
     assert len(pipeline.door("run", after=["--dry-run"]).document["paused"]) == 2
@@ -84,10 +71,8 @@ def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
 
     assert pause_or_resume(pipeline, "resume", topic).code == 0
     assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()
-    assert (
-        pause_or_resume(pipeline, "resume", topic).document["message"][0]
-        == f"{topic} is not paused: there is nothing to resume"
-    )
+    again = pause_or_resume(pipeline, "resume", topic)
+    assert again.document["message"][0] == f"{topic} is not paused: there is nothing to resume"
     with (
         ZooKeeper(pipeline.cluster.zookeeper_connect) as session,
         DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
@@ -105,9 +90,7 @@ def test_of_two_pauses_at_the_same_moment_the_second_is_rejected_and_can_be_repe
     zookeeper.ensure(ledger.paths.root)
     (seen, version) = read_pauses_at(ledger)
     write_pauses(ledger, (A,), version)
-    with pytest.raises(
-        Owned, match="Another operator paused or resumed partitions at the same time"
-    ):
+    with pytest.raises(Owned, match="Another operator paused or resumed partitions"):
         write_pauses(ledger, (), version)
     assert (seen, read_pauses(ledger)) == ((), (A,))
 
@@ -122,7 +105,5 @@ def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(
         zookeeper={"connect": connect}, source={"bootstrap_servers": "127.0.0.1:1"}
     )
     assert pause(settings, ["clicks:1"], "again").document["changed"] is False
-    assert (
-        resume(settings, ["clicks:1"], "mended").document["paused"] == []
-        and read_pauses(ledger) == ()
-    )
+    assert resume(settings, ["clicks:1"], "mended").document["paused"] == []
+    assert read_pauses(ledger) == ()

@@ -1,5 +1,5 @@
-"""Small plans read by processes of the driver's machine: no JVM, the same files, the same commit,
-and rows once whatever dies.
+"""Small plans read by processes of the driver's machine: no JVM, and rows once whatever process dies.
+A run without new records starts no process and sends few requests; these are counted, not timed.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from kafka import KafkaProducer
 from etl.reader import local_workers
 from etl.reader.local_workers import Order
 from tests.command_result import refused
+from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker
 from tests.system.driving import Pipeline, broken_off_before
 from tests.system.watching import watched_run
 
@@ -96,3 +98,35 @@ def test_an_error_in_a_worker_is_reported_with_its_place_and_the_plan_is_finishe
     small.settings = SMALL
     assert small.ran().document["records_read"] == 1
     assert sum(small.in_table().values()) == 1
+
+
+def test_a_run_with_nothing_new_starts_no_process_and_loads_neither_spark_nor_the_compiler(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    every = {
+        "table": {"writer": "auto"},
+        "transform": "os.path:join",
+        "metrics": {"path": str(pipeline.folder / "etl.prom")},
+    }
+    for settings in ({}, every):
+        pipeline.settings = settings
+        cost, outcomes = watched_run(pipeline)
+        assert outcomes == ["up_to_date"]
+        assert (cost["code"], cost["started"], cost["loaded"]) == (0, [], [])
+
+
+def test_a_run_with_nothing_new_sends_each_request_once_over_one_connection(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
+    """Offsets are three questions: where logs start, where they end for us, and for everybody."""
+    pipeline, broker = spoiled
+    pipeline.ran()
+    broker.requests.clear()
+    cost, outcomes = watched_run(pipeline)
+    assert outcomes == ["up_to_date"]
+    assert sum(port == broker.port for _, port in cost["connected"]) == 1
+    request = Counter(key for key, _ in broker.requests)
+    assert request.pop(LIST_OFFSETS) == 3
+    assert set(request.values()) == {1} and FETCH not in request

@@ -17,19 +17,8 @@ pytestmark = pytest.mark.without_spark
 
 
 def set_to(pipeline: Pipeline, partition: str, to: str, *more: str) -> CommandResult:
-    return run_etl(
-        "offsets",
-        "set",
-        str(pipeline.conf),
-        "-p",
-        partition,
-        "--to",
-        to,
-        "--reason",
-        "seen",
-        *more,
-        "--json",
-    )
+    words = ("offsets", "set", str(pipeline.conf), "-p", partition, "--to", to)
+    return run_etl(*words, "--reason", "seen", *more, "--json")
 
 
 def test_an_offset_is_set_forwards_and_back_and_every_record_is_there_once_or_reported(
@@ -50,12 +39,12 @@ def test_an_offset_is_set_forwards_and_back_and_every_record_is_there_once_or_re
     refused(set_to(pipeline, topic, "30", "--yes"), 2, "An offset is one partition's", f"{topic}:0")
     refused(set_to(pipeline, f"{topic}:9", "30", "--yes"), 2, "no partition")
     refused(set_to(pipeline, f"{topic}:0", "41", "--yes"), 2, "which has 0 to 40")
-    assert pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 20}
+    assert pipeline.committed() == dict.fromkeys(range(4), 20)
 
     result = set_to(pipeline, f"{topic}:0", "-5", "--yes")
-    assert result.code == 0 and result.document["moves"] == [
-        {"topic": topic, "partition": 0, "from": 20, "to": 35, "skipped": 15, "comes": 0}
-    ], result.err
+    assert result.code == 0, result.err
+    move = {"topic": topic, "partition": 0, "from": 20, "to": 35, "skipped": 15, "comes": 0}
+    assert result.document["moves"] == [move]
     assert set_to(pipeline, f"{topic}:1", "1970-01-02T00:00:00+00:00", "--yes").code == 5, (
         "that early everything is loaded"
     )
@@ -75,12 +64,8 @@ def test_an_offset_is_set_forwards_and_back_and_every_record_is_there_once_or_re
     result = set_to(pipeline, f"{topic}:1", "20", "--yes")
     assert result.code == 0, result.err
     assert pipeline.ran().outcomes == ["offsets_set", "ingested"]
-    assert sum(pipeline.in_table().values()) == 160 - 15 and pipeline.committed() == {
-        0: 40,
-        1: 40,
-        2: 40,
-        3: 40,
-    }
+    assert sum(pipeline.in_table().values()) == 160 - 15
+    assert pipeline.committed() == dict.fromkeys(range(4), 40)
     proof = pipeline.door("verify")
     assert proof.code == 0 and "20 lost" not in str(proof.document), proof.err
 
@@ -117,24 +102,19 @@ def test_after_the_loss_of_zookeeper_the_tables_commits_or_its_rows_decide_the_n
         "--yes",
     )
     foreseen = restore(pipeline, "--dry-run")
-    assert (foreseen.code, foreseen.document["dry_run"], foreseen.document["restored"]) == (
-        0,
-        True,
-        "offsets",
-    ), foreseen.err
+    assert foreseen.code == 0, foreseen.err
+    assert foreseen.document["dry_run"] is True and foreseen.document["restored"] == "offsets"
     assert restore(pipeline, "--yes").document["restored"] == "offsets"
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["offsets_set", "ingested"]
 
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
+    refused(pipeline.door("verify"), 5, "The table holds plan 4", "ZooKeeper knows none")
     result = restore(pipeline, "--yes")
-    assert (result.code, result.document["restored"], result.document["plan"]["number"]) == (
-        0,
-        "ledger",
-        5,
-    ), result.err
-    assert pipeline.committed() == {partition: 60 for partition in range(4)}
+    assert (result.code, result.document["restored"]) == (0, "ledger"), result.err
+    assert result.document["plan"]["number"] == 5
+    assert pipeline.committed() == dict.fromkeys(range(4), 60)
     pipeline.produce(80)
     pipeline.ran()
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
@@ -148,14 +128,10 @@ def test_after_the_loss_of_zookeeper_the_tables_commits_or_its_rows_decide_the_n
     refused(pipeline.run(), 5, "the table's log no longer has that plan", "etl ledger restore CONF")
     result = restore(pipeline, "--yes")
     assert (result.code, result.document["restored"]) == (0, "plans"), result.err
-    assert any(
-        "the committed offset is 81, and the offsets between are read again" in sentence
-        for sentence in result.document["message"]
-    )
+    sentence = "the committed offset is 81, and the offsets between are read again"
+    assert sentence in " ".join(result.document["message"])
     pipeline.produce(80)
     pipeline.ran()
-    assert pipeline.is_whole() and pipeline.committed() == {
-        partition: 100 for partition in range(4)
-    }
+    assert pipeline.is_whole() and pipeline.committed() == dict.fromkeys(range(4), 100)
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 400), proof.err

@@ -114,9 +114,8 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm(spoiled: tuple[Pipeline, FakeBr
         child.kill()
     assert (child.returncode, json.loads(out)["exit_code"]) == (130, 130), err
     *reported, stopped = err.splitlines()
-    assert {line.partition(" etl: ")[2] for line in reported} == {
-        "starting Spark"
-    } and stopped.startswith("etl: Stopped"), err
+    assert {line.partition(" etl: ")[2] for line in reported} == {"starting Spark"}, err
+    assert stopped.startswith("etl: Stopped"), err
     assert wait_until(lambda: not of_session(child.pid), 20), [
         command_line(pid) for pid in of_session(child.pid)
     ]
@@ -153,12 +152,9 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
         (Path(run["conf"]).name, run["exit_code"], run["error"]["message"])
         for run in json.loads(out)["runs"]
     ]
+    stopped = "Stopped; nothing is lost, the next run continues from what is stored"
     assert reported == [
-        (
-            "1-held.yaml",
-            130,
-            "Stopped; nothing is lost, the next run continues from what is stored",
-        ),
+        ("1-held.yaml", 130, stopped),
         ("2-next.yaml", 130, "Not started: the runs were stopped"),
     ]
     assert "Traceback" not in err

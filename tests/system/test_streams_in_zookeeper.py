@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -45,53 +46,37 @@ class Stage:
         self.zookeeper.client.create(f"/brokers/topics/{topic}", registered, makepath=True)
 
     def write(self, topic: str, count: int = 5) -> None:
-        for (name, number), partition in self.broker.world.logs.items():
+        for (name, number), log in self.broker.world.logs.items():
             if name == topic:
-                start = partition.log_end
-                self.broker.append(
-                    topic,
-                    number,
-                    encode(
-                        Batch(
-                            start, [Rec(delta, b"%d" % (start + delta)) for delta in range(count)]
-                        )
-                    ),
-                )
+                start = log.log_end
+                records = [Rec(delta, b"%d" % (start + delta)) for delta in range(count)]
+                self.broker.append(topic, number, encode(Batch(start, records)))
 
-    def conf(self) -> ConsumerConfig:
-        group = Group("g", join_timeout_s=20)
-        return ConsumerConfig(
-            f"127.0.0.1:{self.broker.port}",
-            self.connect,
-            group,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=20,
-            request_timeout_s=5,
-        )
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": f"127.0.0.1:{self.broker.port}",
+            "zookeeper": self.connect,
+            "group": Group("g", join_timeout_s=20),
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": 20,
+            "request_timeout_s": 5,
+        }
+
+    def connector(self) -> ConsumerConnector:
+        return ConsumerConnector(ConsumerConfig(**self.options))
 
     def consumer(self) -> Consumer:
-        conf = self.conf()
-        return Consumer(
-            conf.bootstrap_servers,
-            zookeeper=conf.zookeeper,
-            group=conf.group,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=20,
-            request_timeout_s=5,
-        )
+        return Consumer(**self.options)
 
     def committed(self) -> dict[int, int | None]:
-        return {
-            partition.partition: one.offset
-            for partition, one in ConsumerGroup(self.zookeeper, "g").committed(LOGS).items()
-        }
+        found = ConsumerGroup(self.zookeeper, "g").committed(LOGS)
+        return {partition.partition: one.offset for partition, one in found.items()}
 
     def owners(self, topic: str = "clicks") -> dict[int, str]:
         self.zookeeper.sync("/")
-        return {
-            partition.partition: owner
-            for partition, owner in ConsumerGroup(self.zookeeper, "g").owners([topic]).items()
-        }
+        found = ConsumerGroup(self.zookeeper, "g").owners([topic])
+        return {partition.partition: owner for partition, owner in found.items()}
 
 
 @pytest.fixture
@@ -100,6 +85,20 @@ def stage(zookeeper: ZooKeeper, connect: str) -> Iterator[Stage]:
         here = Stage(broker, zookeeper, connect)
         here.add("clicks", PARTITIONS)
         yield here
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[ZooKeeper]:
+    """The sessions that consumers open: the second one of each is its member's."""
+    opened: list[ZooKeeper] = []
+
+    class Noted(ZooKeeper):
+        def __enter__(self) -> ZooKeeper:
+            opened.append(self)
+            return super().__enter__()
+
+    monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Noted)
+    return opened
 
 
 def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
@@ -147,22 +146,13 @@ def test_a_members_commit_is_rejected_once_another_client_owns_the_partition(sta
         stage.zookeeper.client.delete(path)
 
 
-def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_partitions_by_now(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_a_late_commit_is_rejected_also_if_another_consumer_of_ours_owns_the_partitions_by_now(
+    stage: Stage, sessions: list[ZooKeeper]
 ) -> None:
-    sessions: list[ZooKeeper] = []
-
-    class Seen(ZooKeeper):
-        def __enter__(self) -> ZooKeeper:
-            sessions.append(self)
-            return super().__enter__()
-
     stage.write("clicks")
-    with monkeypatch.context() as patched:
-        patched.setattr("etl.streams.group_member.ZooKeeper", Seen)
-        late = stage.consumer()
-        late.subscribe(["clicks"])
-        polled(late, 20)
+    late = stage.consumer()
+    late.subscribe(["clicks"])
+    polled(late, 20)
     _, session_of_member = sessions
     lose_session(session_of_member)
     with stage.consumer() as next_one:
@@ -197,10 +187,9 @@ def test_offsets_are_read_after_every_write_before_the_assignment_became_ours(
 
 
 def test_a_member_with_an_expired_session_gets_an_error_and_joins_again_at_the_groups_offsets(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, sessions: list[ZooKeeper]
 ) -> None:
     heard: list[str] = []
-    sessions: list[ZooKeeper] = []
 
     class RebalanceLog(RebalanceListener):
         def assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -209,12 +198,6 @@ def test_a_member_with_an_expired_session_gets_an_error_and_joins_again_at_the_g
         def lost(self, partitions: Collection[TopicPartition]) -> None:
             heard.append(f"lost {len(partitions)}")
 
-    class Seen(ZooKeeper):
-        def __enter__(self) -> ZooKeeper:
-            sessions.append(self)
-            return super().__enter__()
-
-    monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
     stage.write("clicks")
     with stage.consumer() as consumer:
         consumer.subscribe(["clicks"], listener=RebalanceLog())
@@ -232,7 +215,7 @@ def test_a_member_with_an_expired_session_gets_an_error_and_joins_again_at_the_g
 
 def test_each_stream_owns_its_partitions_as_its_thread_and_gives_them(stage: Stage) -> None:
     stage.write("clicks")
-    with ConsumerConnector(stage.conf()) as connector:
+    with stage.connector() as connector:
         streams = connector.create_message_streams({"clicks": 2}, timeout_s=20)["clicks"]
         found = [[next(stream).partition for _ in range(10)] for stream in streams]
         assert [set(some) for some in found] == [{0, 1}, {2, 3}]
@@ -246,15 +229,13 @@ def test_each_stream_owns_its_partitions_as_its_thread_and_gives_them(stage: Sta
 def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as_originals_do(
     stage: Stage,
 ) -> None:
-    with ConsumerConnector(stage.conf()) as connector:
+    with stage.connector() as connector:
         (stream,) = connector.create_message_streams_by_filter("clicks|ord.*", timeout_s=20)
         assert wait_until(lambda: len(stage.owners()) == PARTITIONS, 20)
         [member] = stage.zookeeper.children(PATHS.consumer_ids) or [""]
         registered = json.loads(stage.zookeeper.client.get(f"{PATHS.consumer_ids}/{member}")[0])
-        assert (registered["pattern"], registered["subscription"]) == (
-            "white_list",
-            {"clicks|ord.*": 1},
-        )
+        assert registered["pattern"] == "white_list"
+        assert registered["subscription"] == {"clicks|ord.*": 1}
         stage.add("orders")
         stage.write("orders")
         assert [next(stream).topic for _ in range(5)] == ["orders"] * 5

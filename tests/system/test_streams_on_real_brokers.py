@@ -26,7 +26,7 @@ from tests.system.other_members import another_member
 
 
 def values(consumer: Consumer, count: int) -> list[int]:
-    """So many, however many polls that takes."""
+    """Poll until so many values came."""
     found: list[int] = []
     deadline = time.monotonic() + 30
     while len(found) < count and time.monotonic() < deadline:
@@ -96,7 +96,7 @@ def test_with_another_client_in_a_group_of_kafka_each_record_is_read_once(
     assert not ours.lost_logs
 
 
-def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not_gone_over_unseen(
+def test_offsets_of_a_group_in_zookeeper_are_not_overwritten_where_another_client_moved_them(
     cluster: EmbeddedCluster, filled: str, unused_group: str
 ) -> None:
     partition = TopicPartition(filled, 0)

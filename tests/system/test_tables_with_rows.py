@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from pyarrow import compute, parquet
 from pyspark.sql import SparkSession
 
 from etl.model.columns import COLUMNS
 from tests.command_result import CommandResult, refused, run_etl
-from tests.system.driving import Pipeline, clean_log
+from tests.system.driving import Pipeline
 
 
 def written_by_a_query(pipeline: Pipeline, spark: SparkSession, writer: str = "spark") -> Pipeline:
@@ -62,21 +61,29 @@ def is_proven(pipeline: Pipeline, *, before: int, loaded: int) -> None:
 
 
 def test_a_table_of_a_streaming_query_is_rejected_until_a_run_begins_after_its_rows(
-    pipeline: Pipeline, spark: SparkSession
+    pipeline: Pipeline, spark: SparkSession, tmp_path: Path
 ) -> None:
     heir = written_by_a_query(pipeline, spark, "arrow")
+    texts = (
+        f"The table holds 100 rows of {heir.topic}:0",
+        "from offset 0 to 99, and rows of 3 more partitions",
+        "table.path",
+        "etl ledger restore CONF --reason",
+        "etl table accept-changes CONF 0 --reason",
+    )
     for words in ("run",), ("run", "--dry-run"), ("doctor",):
         result = heir.door(*words)
         assert result.code == 5, result.err + result.out
-        assert f"The table holds 100 rows of {heir.topic}:0" in result.err, result.err
-        assert "from offset 0 to 99, and rows of 3 more partitions" in result.err, result.err
-        for way in (
-            "table.path",
-            "etl ledger restore CONF --reason",
-            "etl table accept-changes CONF 0 --reason",
-        ):
-            assert way in result.err, result.err
+        for text in texts:
+            assert text in result.err, result.err
     assert sum(rows_by_offset(heir).values()) == 400
+    servers = ("--zookeeper", heir.cluster.zookeeper_connect, "--topic", heir.topic)
+    places = ("--table", str(heir.table), "--output", str(tmp_path / "first" / "conf.yaml"))
+    first_conf = run_etl("init", *servers, *places, "--json")
+    assert first_conf.code == 0, first_conf.err
+    reasons = {one["key"]: one["reason"] for one in first_conf.document["chosen"]}
+    assert "the first run stops: The table holds 100 rows" in reasons["table.path"]
+    assert "etl ledger restore CONF" in reasons["table.path"]
     assert restored(heir).code == 0
     heir.ran()
     heir.ran()
@@ -98,93 +105,32 @@ def test_rows_accepted_as_another_logs_stay_and_the_next_incarnation_loads_every
     assert result.code == 0 and heir.topic in result.document["message"], result.err
     heir.ran()
     assert Counter(rows_by_offset(heir).values()) == {2: 400, 1: 200}
-    lives = (
-        DeltaTable(str(heir.table))
-        .to_pyarrow_table(columns=["incarnation"])
-        .column("incarnation")
-        .to_pylist()
-    )
-    assert Counter(lives) == {0: 400, 1: 600}
+    incarnations = DeltaTable(str(heir.table)).to_pyarrow_table(columns=["incarnation"])
+    assert Counter(incarnations.column("incarnation").to_pylist()) == {0: 400, 1: 600}
     is_proven(heir, before=400, loaded=600)
 
 
 @pytest.mark.long
-def test_our_own_table_without_its_transactions_continues_after_its_rows(
-    pipeline: Pipeline,
-) -> None:
-    pipeline.produce(400)
-    pipeline.ran()
-    without_transactions(pipeline.table)
-    with pipeline.zookeeper() as client:
-        client.delete(f"/consumers/{pipeline.group}", recursive=True)
-    pipeline.produce(200)
-    refused(pipeline.run(), 5, "that no plan of this pipeline loaded", "ledger restore CONF")
-    assert restored(pipeline).code == 0
-    pipeline.ran()
-    pipeline.ran()
-    assert pipeline.is_whole()
-    is_proven(pipeline, before=400, loaded=200)
-
-
-def without_transactions(table: Path) -> None:
-    """A checkpoint as of deltalake 0.17.4, without `txn`; older commits are cleaned up."""
-    clean_log(table)
-    [checkpoint] = table.glob("_delta_log/*.checkpoint.parquet")
-    found = parquet.read_table(checkpoint)
-    assert found.column("txn").null_count < found.num_rows
-    parquet.write_table(
-        found.filter(compute.is_null(found.column("txn"))).drop_columns(["txn"]), checkpoint
-    )
-
-
-def test_a_first_conf_reports_that_the_table_has_rows_of_the_topic(
-    pipeline: Pipeline, spark: SparkSession, tmp_path: Path
-) -> None:
-    heir = written_by_a_query(pipeline, spark)
-    result = run_etl(
-        "init",
-        "--zookeeper",
-        heir.cluster.zookeeper_connect,
-        "--topic",
-        heir.topic,
-        "--table",
-        str(heir.table),
-        "--output",
-        str(tmp_path / "first" / "conf.yaml"),
-        "--json",
-    )
-    assert result.code == 0, result.err
-    why = {one["key"]: one["reason"] for one in result.document["chosen"]}["table.path"]
-    assert (
-        "the first run stops: The table holds 100 rows" in why and "etl ledger restore CONF" in why
-    )
-
-
-@pytest.mark.long
-def test_rows_that_were_deleted_by_a_deletion_vector_are_in_nobodys_way(
+def test_rows_are_found_under_other_column_names_and_deleted_rows_are_not(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     heir = written_by_a_query(pipeline, spark)
     table = f"delta.`{heir.table}`"
-    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+    properties = {
+        "columnMapping.mode": "name",
+        "minReaderVersion": "2",
+        "minWriterVersion": "5",
+        "enableDeletionVectors": "true",
+    }
+    text = ", ".join(f"'delta.{name}' = '{value}'" for name, value in properties.items())
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({text})")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN topic TO was_topic")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN was_topic TO topic")
+    spark.sql(f"OPTIMIZE {table}")
+    refused(heir.run(), 5, f"The table holds 100 rows of {heir.topic}:0")
     spark.sql(f"DELETE FROM {table} WHERE offset < 60")
     refused(heir.run(), 5, f"The table holds 40 rows of {heir.topic}:0", "from offset 60 to 99")
     spark.sql(f"DELETE FROM {table} WHERE offset < 100")
     heir.ran()
-    assert (
-        spark.sql(f"SELECT DISTINCT partition, offset FROM {table}").count()
-        == spark.table(table).count()
-        == 600
-    )
-
-
-def test_rows_in_files_that_columns_have_other_names_in_are_found(
-    pipeline: Pipeline, spark: SparkSession
-) -> None:
-    heir = written_by_a_query(pipeline, spark)
-    spark.sql(f"""ALTER TABLE delta.`{heir.table}` SET TBLPROPERTIES (
-        'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')""")
-    spark.sql(f"ALTER TABLE delta.`{heir.table}` RENAME COLUMN topic TO was_topic")
-    spark.sql(f"ALTER TABLE delta.`{heir.table}` RENAME COLUMN was_topic TO topic")
-    spark.sql(f"OPTIMIZE delta.`{heir.table}`")
-    refused(heir.run(), 5, f"The table holds 100 rows of {heir.topic}:0")
+    places = spark.sql(f"SELECT DISTINCT partition, offset FROM {table}")
+    assert places.count() == spark.table(table).count() == 600

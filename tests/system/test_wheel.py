@@ -1,5 +1,5 @@
-"""The wheel, and what it does where there is no clone: all that a command needs is in it or comes
-with its libraries.
+"""The wheel and the zip of `etl package` where there is no clone: all that a command needs is in them or
+comes with the libraries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from kafka import KafkaProducer
 from etl import __version__
 from etl.settings.schema import conf_schema
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java_and_jars import cache_folder, java_environment
-from etl.testkit.spark_launch import StandaloneSpark
+from etl.testkit.java_and_jars import cache_folder, delta_jars, java_environment
+from etl.testkit.spark_launch import StandaloneSpark, submit_environment
 from tests.conftest import TopicFactory
 from tests.pages import command_lines
 
@@ -35,13 +35,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the files that git has."""
     source = tmp_path_factory.mktemp("source")
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in filter(
-        None,
-        subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-            "\0"
-        ),
-    ):
-        if (ROOT / name).exists():
+    done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in done.stdout.split("\0"):
+        if name and (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     return source
@@ -105,14 +101,19 @@ def test_the_package_of_the_wheel_answers_where_there_is_no_clone(
     assert json.loads(ran([*etl, "conf", "schema"], tmp_path, **elsewhere).stdout) == conf_schema()
 
 
-@pytest.fixture
-def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> Iterator[str]:
-    name = topic(2)
+def send(cluster: EmbeddedCluster, topic: str) -> None:
+    """Send RECORDS records to two partitions."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(RECORDS):
-        producer.send(name, value=b"%d" % n, partition=n % 2)
+        producer.send(topic, value=b"%d" % n, partition=n % 2)
     producer.close()
-    yield name
+
+
+@pytest.fixture
+def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
+    name = topic(2)
+    send(cluster, name)
+    return name
 
 
 @dataclass(frozen=True)
@@ -162,22 +163,19 @@ def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     return place
 
 
+def count_rows(folder: Path) -> int:
+    table = DeltaTable(str(folder / "warehouse" / "clicks"))
+    return int(table.to_pyarrow_table(columns=["offset"]).num_rows)
+
+
 CACHE = {"XDG_CACHE_HOME": str(cache_folder().parent)}
 """Where the jars are already."""
 
 
 def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> None:
-    words = [
-        "--zookeeper",
-        cluster.zookeeper_connect,
-        "--topic",
-        topic,
-        "--table",
-        "warehouse/clicks",
-        "--output",
-        "clicks.yaml",
-    ]
-    ran([etl, "init", *words], folder, **CACHE)
+    servers = ["--zookeeper", cluster.zookeeper_connect, "--topic", topic]
+    places = ["--table", "warehouse/clicks", "--output", "clicks.yaml"]
+    ran([etl, "init", *servers, *places], folder, **CACHE)
 
 
 @pytest.mark.long
@@ -199,38 +197,22 @@ def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
                 else ours
             )
     etl, folder = str(installed.programs / "etl"), installed.folder
-    assert (
-        json.loads(ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE).stdout)[
-            "passed"
-        ]
-        is True
-    )
-    assert (
-        DeltaTable(str(folder / "warehouse" / "clicks"))
-        .to_pyarrow_table(columns=["offset"])
-        .num_rows
-        == RECORDS
-    )
+    verified = ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE)
+    assert json.loads(verified.stdout)["passed"] is True
+    assert count_rows(folder) == RECORDS
 
 
 @pytest.mark.long
 def test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_command(
     installed: Place, cluster: EmbeddedCluster, filled: str, tmp_path: Path
 ) -> None:
-    etl, path = (
-        str(installed.programs / "etl"),
-        f"{installed.programs}{os.pathsep}{os.environ['PATH']}",
-    )
-    installed.type(
-        "pip install 'offset-range-etl[package]'"
-    )  # as in docs/guides/schedule.md: the installation uses no package index
+    etl = str(installed.programs / "etl")
+    path = f"{installed.programs}{os.pathsep}{os.environ['PATH']}"
+    installed.type("pip install 'offset-range-etl[package]'")  # as in docs/guides/schedule.md
     first_conf(etl, cluster, filled, tmp_path)
-    made = json.loads(
-        ran([etl, "package", "--include-dependencies", "--json"], tmp_path, **CACHE).stdout
-    )
-    assert made["environment"] == str(
-        tmp_path / "dist" / f"offset-range-etl-{__version__}-environment.tar.gz"
-    )
+    packed = ran([etl, "package", "--include-dependencies", "--json"], tmp_path, **CACHE)
+    made, name = json.loads(packed.stdout), f"offset-range-etl-{__version__}-environment.tar.gz"
+    assert made["environment"] == str(tmp_path / "dist" / name)
     with StandaloneSpark(tmp_path / "standalone") as spark:
         command = made["command"].replace("MASTER", spark.master_url).replace("CONF", "clicks.yaml")
         where = {
@@ -239,11 +221,53 @@ def test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_comm
             "JAVA_HOME": java_environment()["JAVA_HOME"],
         }
         ran(["bash", "-c", command], tmp_path, **CACHE, **where)
-        packed = list((tmp_path / "standalone" / "worker-0" / "work").glob("*/*/environment"))
-        assert packed, "the worker unpacked it in a folder of its own"
-    assert (
-        DeltaTable(str(tmp_path / "warehouse" / "clicks"))
-        .to_pyarrow_table(columns=["offset"])
-        .num_rows
-        == RECORDS
+        unpacked = list((tmp_path / "standalone" / "worker-0" / "work").glob("*/*/environment"))
+        assert unpacked, "the worker unpacked it in a folder of its own"
+    assert count_rows(tmp_path) == RECORDS
+
+
+CONF = """
+pipeline: clicks
+group: etl-{topic}
+zookeeper: {{connect: "{zookeeper}"}}
+source: {{topics: ["{topic}"]}}
+table: {{path: "../warehouse/clicks"}}
+report: {{path: "../reports"}}
+"""
+
+
+@pytest.mark.long
+def test_the_zip_loads_a_table_by_the_commands_of_the_page_and_its_workers_compile_no_kernel(
+    cluster: EmbeddedCluster,
+    topic: TopicFactory,
+    python_without_the_package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Delta's jars are named by their place, as the command that `etl package` prints has them on a
+    machine where they are.
+    """
+    name, here, jars = topic(2), tmp_path / "here", ",".join(map(str, delta_jars()))
+    page = ROOT / "docs" / "guides" / "schedule.md"
+    (here / "conf").mkdir(parents=True)
+    (here / "conf" / "clicks.yaml").write_text(
+        CONF.format(topic=name, zookeeper=cluster.zookeeper_connect)
     )
+    package, submit = command_lines(page, "Clusters")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**submit_environment(), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # of the workers, which keep kernels there
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with StandaloneSpark(tmp_path / "standalone") as spark:
+        for text in (package, submit):
+            send(cluster, name)
+            for written, ours in (
+                ("/opt/venv/bin/python", str(python_without_the_package)),
+                ("--packages io.delta:delta-spark_4.2_2.13:4.4.0", f"--jars {jars}"),
+                ("spark://HOST:7077", spark.master_url),
+            ):
+                text = text.replace(written, ours)
+            ran(["bash", "-c", text], here, **environment)
+    assert count_rows(here) == 2 * RECORDS
+    kept = [path.name for path in (tmp_path / "home").rglob("*.nbc")]
+    assert kept and all(name.endswith(".1.nbc") for name in kept), "other kernels than the zip's"

@@ -40,13 +40,8 @@ def test_what_a_pipeline_keeps_is_its_creators_and_what_its_group_shares_is_ever
     assert {path.split("/")[4] for path in kept} == {"p"} and len(kept) == 3
     [writers] = set(writers_of(zookeeper, kept).values())
     assert {who.partition(":")[0] for who in writers} == {"digest"}
-    shared = [
-        "/consumers",
-        "/consumers/g",
-        "/consumers/g/etl",
-        "/consumers/g/offsets",
-        "/consumers/g/offsets/clicks",
-    ]
+    below = ("", "/g", "/g/etl", "/g/offsets", "/g/offsets/clicks")
+    shared = [f"/consumers{path}" for path in below]
     assert set(writers_of(zookeeper, [*shared, *kept_by(zookeeper, "g", "pq")]).values()) == OPEN
     assert kept_by(zookeeper, "g", "none") == [] and writers_of(zookeeper, ["/none"]) == {}
     with pytest.raises(PermissionDenied, match="none, since.*`etl ledger apply-acl CONF`"):
@@ -78,11 +73,7 @@ def test_a_dry_run_counts_the_znodes_that_the_command_changes(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(1))
-    settings = plain_settings(
-        group="g",
-        pipeline="p",
-        zookeeper={"connect": connect},
-        source={"bootstrap_servers": ["127.0.0.1:1"]},
-    )
+    places = {"zookeeper": {"connect": connect}, "source": {"bootstrap_servers": ["127.0.0.1:1"]}}
+    settings = plain_settings(group="g", pipeline="p", **places)
     shown = set_acl(settings, dry_run=True)
     assert shown.summary == set_acl(settings).summary, "the driver's own znode is not counted"

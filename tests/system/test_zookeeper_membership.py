@@ -10,6 +10,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from kazoo.client import TransactionRequest
@@ -35,26 +36,26 @@ TIMING = Timing(join_timeout_s=30, backoff_s=0.2, others_backoff_s=60)
 Make = Callable[..., ZooKeeperMember]
 
 
+def set_partitions(zookeeper: ZooKeeper, topic: str, count: int) -> None:
+    """Register a topic of so many partitions."""
+    path = f"/brokers/topics/{topic}"
+    payload = json.dumps({"partitions": {n: [0] for n in range(count)}}).encode()
+    if not zookeeper.create(path, payload):
+        zookeeper.client.set(path, payload)
+
+
 @pytest.fixture
 def make(connect: str, zookeeper: ZooKeeper) -> Iterator[Make]:
     """`make("run-1")`: a member on a session of its own; the topic clicks has four partitions."""
-    zookeeper.client.create(
-        "/brokers/topics/clicks",
-        json.dumps({"version": 1, "partitions": {n: [0] for n in range(4)}}).encode(),
-        makepath=True,
-    )
+    set_partitions(zookeeper, "clicks", 4)
     with contextlib.ExitStack() as opened:
 
         def member(
-            run_id: str = "run-1", *, timing: Timing = TIMING, **options: object
+            run_id: str = "run-1", *, timing: Timing = TIMING, **options: Any
         ) -> ZooKeeperMember:
             session = opened.enter_context(ZooKeeper(connect))
-            wanted = MemberOptions(
-                BrokerFamily.KAFKA,
-                frozenset({"clicks"}),
-                timing=timing,
-                **options,  # type: ignore[arg-type]
-            )
+            topics = frozenset({"clicks"})
+            wanted = MemberOptions(BrokerFamily.KAFKA, topics, timing=timing, **options)
             made = ZooKeeperMember(session, GROUP, "clicks", run_id, wanted)
             opened.callback(made.leave)
             return made
@@ -79,12 +80,10 @@ def test_a_member_is_called_in_the_group_as_the_owner_of_its_logs_is(
 ) -> None:
     member = make(threads=2)
     share = member.join()
-    assert share.partitions == set(LOGS) and zookeeper.children(IDS) == [member.id] == [
-        share.member_id
-    ]
-    assert sorted(owners_in(zookeeper).values()) == [
-        f"{member.id}-{thread}" for thread in (0, 0, 1, 1)
-    ]
+    assert share.partitions == set(LOGS)
+    assert zookeeper.children(IDS) == [member.id] == [share.member_id]
+    threads = [f"{member.id}-{thread}" for thread in (0, 0, 1, 1)]
+    assert sorted(owners_in(zookeeper).values()) == threads
     member.leave()
     member.leave()
     assert (zookeeper.children(IDS), owners_in(zookeeper)) == ([], {})
@@ -95,21 +94,14 @@ def test_two_of_ours_share_and_who_stays_has_everything(make: Make, zookeeper: Z
     first.join()
     first.follow()
     assert len(second.join().partitions) == 2
-    assert wait_until(
-        lambda: (
-            sorted(owners_in(zookeeper).values())
-            == [f"{member.id}-0" for member in (first, first, second, second)]
-        ),
-        60,
-    )
+
+    def owners() -> list[str]:
+        return sorted(owners_in(zookeeper).values())
+
+    shared = [f"{member.id}-0" for member in (first, first, second, second)]
+    assert wait_until(lambda: owners() == shared, 60)
     second.leave()
-    assert wait_until(
-        lambda: (
-            set(owners_in(zookeeper).values()) == {f"{first.id}-0"}
-            and len(owners_in(zookeeper)) == 4
-        ),
-        60,
-    )
+    assert wait_until(lambda: owners() == [f"{first.id}-0"] * 4, 60)
     assert first.rejoin().partitions == set(LOGS)
 
 
@@ -180,10 +172,8 @@ def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_on
 ) -> None:
     GroupMembers(consumer, GROUP).register("group_loader", STATIC % b"clicks", is_ours=False)
     impatient = make(member_id="loader", timing=Timing(0.2, 0.1, 60))
-    with pytest.raises(
-        Owned,
-        match="did not settle within 0.2 s: Consumer group_loader is registered in another session",
-    ):
+    another_session = "Consumer group_loader is registered in another session"
+    with pytest.raises(Owned, match=f"did not settle within 0.2 s: {another_session}"):
         impatient.join()
     assert zookeeper.children(IDS) == ["group_loader"], "the registration of another session stays"
     member = make(member_id="loader")
@@ -223,7 +213,7 @@ def answers_once_with_a_broken_connection(
     monkeypatch.setattr(zookeeper.client, "transaction", broken)
 
 
-def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before_it_claims_again(
+def test_partitions_that_a_member_could_not_release_are_released_before_it_claims_again(
     make: Make, zookeeper: ZooKeeper, consumer: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other member could own it, and no event would report it."""
@@ -249,22 +239,8 @@ def test_a_new_partition_is_shared_at_once(make: Make, zookeeper: ZooKeeper) -> 
     member = make()
     member.join()
     member.follow()
-    zookeeper.client.set(
-        "/brokers/topics/clicks", json.dumps({"partitions": {n: [0] for n in range(5)}}).encode()
-    )
+    set_partitions(zookeeper, "clicks", 5)
     assert wait_until(lambda: len(owners_in(zookeeper)) == 5, 60)
-
-
-def topic(zookeeper: ZooKeeper, name: str, count: int) -> None:
-    """There are so many partitions of it from now on."""
-    path, payload = (
-        f"/brokers/topics/{name}",
-        json.dumps({"partitions": {n: [0] for n in range(count)}}).encode(),
-    )
-    if zookeeper.client.exists(path):
-        zookeeper.client.set(path, payload)
-    else:
-        zookeeper.client.create(path, payload, makepath=True)
 
 
 def dealt(
@@ -278,17 +254,14 @@ def dealt(
     }
     context = AssignmentContext({member.id: {"clicks": 1}, "group_a": theirs}, partitions)
     expected = assignment_of(member.id, assign(context, Strategy.ROUND_ROBIN_0_10, member.id))
-    return {
-        partition
-        for partition, owner in owners_in(zookeeper).items()
-        if owner.startswith(member.id)
-    } == expected.keys()
+    owners = owners_in(zookeeper).items()
+    return {log for log, owner in owners if owner.startswith(member.id)} == expected.keys()
 
 
 def test_round_robin_deals_what_others_read_too_and_calls_us_when_that_changes(
     make: Make, consumer: ZooKeeper, zookeeper: ZooKeeper
 ) -> None:
-    topic(zookeeper, "orders", 3)
+    set_partitions(zookeeper, "orders", 3)
     filtered = STATIC.replace(b"static", b"white_list") % b"clicks|orders.*"
     GroupMembers(consumer, GROUP).register("group_a", filtered, is_ours=False)
     member = make(strategy=Strategy.ROUND_ROBIN_0_10)
@@ -297,37 +270,26 @@ def test_round_robin_deals_what_others_read_too_and_calls_us_when_that_changes(
     assert dealt(zookeeper, member, {"clicks": 4, "orders": 3}, both)
     assert not dealt(zookeeper, member, {"clicks": 4}, {"clicks": 1}), "or the test shows nothing"
     member.follow()
-    topic(zookeeper, "orders", 8)
+    set_partitions(zookeeper, "orders", 8)
     assert wait_until(lambda: dealt(zookeeper, member, {"clicks": 4, "orders": 8}, both), 60)
-    topic(zookeeper, "orders-2", 5)
+    set_partitions(zookeeper, "orders-2", 5)
     three = {"clicks": 4, "orders": 8, "orders-2": 5}
     assert wait_until(lambda: dealt(zookeeper, member, three, {**both, "orders-2": 1}), 60)
 
 
 def test_a_member_that_loses_its_session_after_the_offset_commit_has_no_membership_and_reports_it(
-    connect: str, zookeeper: ZooKeeper
+    make: Make,
 ) -> None:
-    zookeeper.client.create("/brokers/topics/clicks", b'{"partitions":{"0":[0]}}', makepath=True)
-    with ZooKeeper(connect) as session:
-        member = ZooKeeperMember(
-            session,
-            GROUP,
-            "clicks",
-            "run-1",
-            MemberOptions(BrokerFamily.KAFKA, frozenset({"clicks"}), timing=TIMING),
-        )
+    member = make()
+    member.join()
+    member.follow()
+    lose_session(member._zookeeper)
+    assert wait_until(lambda: member.ended is not None, 60)
+    assert isinstance(member.ended, SessionLost)
+    assert member.statistics.lost == 1 and not member.is_current
+    member.leave()
+    with pytest.raises(SessionLost):
         member.join()
-        member.follow()
-        lose_session(session)
-        assert wait_until(lambda: member.ended is not None, 60)
-        assert (
-            isinstance(member.ended, SessionLost)
-            and member.statistics.lost == 1
-            and not member.is_current
-        )
-        member.leave()
-        with pytest.raises(SessionLost):
-            member.join()
 
 
 def test_with_consumers_that_know_no_filter_one_is_registered_by_the_matching_names(
@@ -358,7 +320,7 @@ def test_with_consumers_that_know_no_filter_one_is_registered_by_the_matching_na
 
 
 @pytest.mark.parametrize("registration", [b'{"clicks":1}', b"*1*clicks", b"unknown format"])
-def test_a_group_of_another_family_is_refused_by_name_and_we_are_gone(
+def test_a_group_of_another_broker_type_is_rejected_and_our_registration_is_deleted(
     make: Make, consumer: ZooKeeper, registration: bytes
 ) -> None:
     GroupMembers(consumer, GROUP).register("group_a", registration, is_ours=False)

@@ -1,9 +1,12 @@
-"""Two real brokers of Jafka in ZooKeeper: one topic on both, one that dies, a recreated topic."""
+"""Real brokers of Jafka: the contract of one broker; and two in ZooKeeper with one topic, of which one
+dies, and a recreated topic.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
 from tests.command_result import run_etl
+from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 
 GONE_WITHIN_S = 20.0
 """A broker's session ends 6 s after its last word."""
@@ -52,8 +56,8 @@ def zookeeper(jafka: EmbeddedCluster) -> Iterator[ZooKeeper]:
         yield session
 
 
-def produce(jafka: EmbeddedCluster, topic: str, count: int) -> None:
-    for number, messages in click_messages(0, count, partitions=4, messages_per_set=10):
+def produce(jafka: EmbeddedCluster, topic: str, records: int) -> None:
+    for number, messages in click_messages(0, records, partitions=4, messages_per_set=10):
         with SimpleConsumer(
             "127.0.0.1", jafka.brokers[number % 2].port, generation="jafka"
         ) as broker:
@@ -74,11 +78,8 @@ def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(
     jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     settings = settings_of(jafka, topic, tmp_path)
-    seen = preview(
-        settings.model_copy(
-            update={"limits": settings.limits.model_copy(update={"target_task_bytes": 1000})}
-        )
-    )
+    limits = settings.limits.model_copy(update={"target_task_bytes": 1000})
+    seen = preview(settings.model_copy(update={"limits": limits}))
     assert {r.partition for r in seen.ranges} == {
         TopicPartition(topic, number, broker) for broker in (0, 1) for number in (0, 1)
     }
@@ -98,26 +99,11 @@ def test_a_first_conf_follows_the_registrations_of_the_brokers_and_the_doctor_pa
     jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     conf, table = tmp_path / "conf" / "old.yaml", str(tmp_path / "table")
-    request = (
-        "init",
-        "--zookeeper",
-        jafka.zookeeper_connect,
-        "--topic",
-        topic,
-        "--table",
-        table,
-        "--output",
-        str(conf),
-        "--json",
-    )
-    written = run_etl(*request)
+    servers = ("--zookeeper", jafka.zookeeper_connect, "--topic", topic)
+    written = run_etl("init", *servers, "--table", table, "--output", str(conf), "--json")
     assert written.code == 0, written.err
-    found = load_settings(conf)
-    assert (found.source.is_physical, found.source.assume_cluster_id, found.source.topics) == (
-        True,
-        "old",
-        (topic,),
-    )
+    source = load_settings(conf).source
+    assert (source.is_physical, source.assume_cluster_id, source.topics) == (True, "old", (topic,))
     checked = run_etl("doctor", str(conf), "--json")
     assert checked.code == 0, checked.err
 
@@ -125,23 +111,18 @@ def test_a_first_conf_follows_the_registrations_of_the_brokers_and_the_doctor_pa
 def test_a_broker_that_dies_is_absent_after_its_session_and_read_again_later(
     jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
-    settings, second, away = (
-        settings_of(jafka, topic, tmp_path),
-        jafka.brokers[1],
-        TopicPartition(topic, 0, 1),
-    )
-    zookeeper.create(
-        f"/consumers/{settings.group.id}/offsets/{topic}/1-0", b"0"
-    )  # the group has read there before
+    settings = settings_of(jafka, topic, tmp_path)
+    second, away = jafka.brokers[1], TopicPartition(topic, 0, 1)
+    has_read_there = f"/consumers/{settings.group.id}/offsets/{topic}/1-0"
+    zookeeper.create(has_read_there, b"0")
     second.kill()
     try:
         seen = preview(settings_of(jafka, topic, tmp_path, request_timeout_s=1))
     finally:
         second.start()
     assert {r.partition.broker_id for r in seen.ranges} == {0}
-    assert away in seen.snapshot.leaderless and {
-        partition.broker_id for partition in seen.snapshot.leaderless
-    } == {1}
+    leaderless = seen.snapshot.leaderless
+    assert away in leaderless and {partition.broker_id for partition in leaderless} == {1}
     assert "its broker is unavailable" in seen.leaderless[0]
     assert wait_until(
         lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, GONE_WITHIN_S
@@ -160,3 +141,16 @@ def test_a_topic_deleted_on_both_brokers_and_recreated_is_another_one(
     jafka.create_topic(topic, 1)
     after = read_creation_ids(zookeeper, [topic])
     assert (list(before), list(after), before == after) == ([topic], [topic], False)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ServedJafka]:
+    settings = {"num.partitions": str(PARTITIONS), "log.file.size": str(SEGMENT_BYTES)}
+    numbers = count()
+    with EmbeddedCluster(version=JAFKA, properties=settings) as cluster:
+        host, _, port = cluster.bootstrap.rpartition(":")
+        yield ServedJafka(host, int(port), lambda: f"topic-{next(numbers)}")
+
+
+class TestRealJafka(JafkaContract):
+    """On a broker of its own."""

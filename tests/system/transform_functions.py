@@ -1,17 +1,17 @@
-"""Arrow transforms of the system tests, where workers of all kinds find them."""
+"""Transforms of the tests, where workers of all kinds find them."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import time
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import compute
 
 from etl.reader import run_task
 
-UNLUCKY = os.path.join(tempfile.gettempdir(), f"unlucky-of-tests-{os.getuid()}")
-"""While this file is there; every worker knows its name."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -51,13 +51,31 @@ def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Fails on rows as long as that file is there, and not on none."""
-    if batch.num_rows and os.path.exists(UNLUCKY):
-        raise ValueError("no luck")
-    return batch
+def hours(frame: DataFrame) -> DataFrame:
+    """Add what Spark and a Python function of its workers make of a moment and of a time without a
+    zone.
+    """
+    from pyspark.sql import functions
+
+    in_python = functions.udf(lambda moment: moment.hour, "int")
+    return (
+        frame.withColumn("hour", functions.hour("timestamp"))
+        .withColumn("date", functions.to_date("timestamp"))
+        .withColumn("text", functions.date_format("timestamp", "yyyy-MM-dd HH:mm"))
+        .withColumn(
+            "parsed",
+            functions.unix_seconds(functions.to_timestamp(functions.lit("2026-03-02 00:30:00"))),
+        )
+        .withColumn("hour_in_python", in_python("timestamp"))
+    )
 
 
-def narrow(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that cannot be proven."""
-    return batch.drop_columns(["offset"])
+def local_hours(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Add what Arrow makes of a moment, and the hour of it on the clock of the process."""
+    moments = batch.column("timestamp")
+    micros = moments.cast(pa.int64()).to_pylist()
+    on_the_clock = [time.localtime(one / 1_000_000).tm_hour for one in micros]
+    made = batch.append_column("hour", compute.hour(moments).cast(pa.int32()))
+    made = made.append_column("date", moments.cast(pa.date32()))
+    made = made.append_column("text", compute.strftime(moments, format="%Y-%m-%d %H:%M:%S"))
+    return made.append_column("hour_on_the_clock", pa.array(on_the_clock, pa.int32()))

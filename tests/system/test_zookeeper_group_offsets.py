@@ -1,5 +1,5 @@
-"""A consumer group in a real ZooKeeper: offsets move all or nothing, and nothing is believed that
-was not read.
+"""Offsets, consumers and owners of a group in a real ZooKeeper: offsets move all or nothing, also
+where an answer or the session is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient, KazooState, TransactionRequest
-from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
 from etl.errors import (
@@ -20,16 +20,14 @@ from etl.errors import (
     OffsetMoved,
     PermissionDenied,
     SessionLost,
-    WrongChroot,
     ZooKeeperUnreachable,
 )
-from etl.io.zookeeper.broker_registrations import read_brokers, read_cluster_id
+from etl.io.zookeeper import session_requests
 from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.session_requests import ZooKeeper, ensure_each
-from etl.model.partitions import Broker, Committed, TopicPartition
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.testkit import cluster as embedded
-from etl.testkit.server_process import free_port
 from tests.builders import plain_plan
 from tests.system.sessions import lose_session
 
@@ -71,37 +69,28 @@ def plan_of(
 
 
 def set_offset(client: KazooClient, partition: TopicPartition, text: bytes) -> None:
-    path = f"/consumers/g/offsets/{partition.topic}/" + (
-        str(partition.partition)
-        if partition.broker_id is None
-        else f"{partition.broker_id}-{partition.partition}"
-    )
+    path = f"/consumers/g/offsets/{partition.topic}/{partition.key}"
     if client.exists(path):
         client.set(path, text)
     else:
         client.create(path, text, makepath=True)
 
 
-class Meddled(TransactionRequest):  # type: ignore[misc]  # kazoo has no types
-    """A transaction with something around its commit."""
-
-    def __init__(self, client: KazooClient, meddle: Callable[[Callable[[], Any]], Any]) -> None:
-        super().__init__(client)
-        self._meddle = meddle
-
-    def commit_async(self) -> Any:
-        answer = self.client.handler.async_result()
-        try:
-            answer.set(self._meddle(lambda: TransactionRequest.commit_async(self).get()))
-        except ConnectionLoss as error:
-            answer.set_exception(error)
-        return answer
-
-
-def meddle_with(
-    monkeypatch: pytest.MonkeyPatch, client: KazooClient, meddle: Callable[[Callable[[], Any]], Any]
+def around_commits(
+    monkeypatch: pytest.MonkeyPatch, client: KazooClient, around: Callable[[Callable[[], Any]], Any]
 ) -> None:
-    monkeypatch.setattr(client, "transaction", lambda: Meddled(client, meddle))
+    """Each transaction of this client is committed by `around`, which is given its real commit."""
+
+    class Transaction(TransactionRequest):  # type: ignore[misc]  # kazoo has no types
+        def commit_async(self) -> Any:
+            answer = self.client.handler.async_result()
+            try:
+                answer.set(around(lambda: TransactionRequest.commit_async(self).get()))
+            except ConnectionLoss as error:
+                answer.set_exception(error)
+            return answer
+
+    monkeypatch.setattr(client, "transaction", lambda: Transaction(client))
 
 
 def test_only_requested_offsets_are_read_with_their_versions(
@@ -124,11 +113,8 @@ def test_text_that_is_no_number_is_a_bad_offset_that_names_the_znode(
     set_offset(client, A, text)
     with pytest.raises(BadOffset) as caught:
         group.committed([A])
-    assert caught.value.where == {
-        "topic": "clicks",
-        "partition": 0,
-        "znode": "/consumers/g/offsets/clicks/0",
-    }
+    znode = "/consumers/g/offsets/clicks/0"
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "znode": znode}
 
 
 def test_a_bare_znode_is_nothing_committed_and_is_written_all_the_same(
@@ -163,12 +149,8 @@ def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_
     group = ConsumerGroup(zookeeper, "g", physical=physical)
     for partition, text in ((ours, b"17"), (theirs, b"5")):
         set_offset(client, partition, text)
-        client.create(
-            f"/consumers/g/owners/clicks/{partition.key}",
-            partition.key.encode(),
-            ephemeral=True,
-            makepath=True,
-        )
+        path = f"/consumers/g/owners/clicks/{partition.key}"
+        client.create(path, partition.key.encode(), ephemeral=True, makepath=True)
     assert group.committed([ours]) == {ours: Committed(17, 0)}
     assert group.partitions_with_offsets(lambda topic: True) == {ours}
     assert group.owners(["clicks"]) == {ours: ours.key}
@@ -218,7 +200,7 @@ def test_a_lost_answer_to_a_commit_that_happened_is_recognised_as_ours(
         commit()
         raise ConnectionLoss
 
-    meddle_with(monkeypatch, zookeeper.client, lose_the_answer)
+    around_commits(monkeypatch, zookeeper.client, lose_the_answer)
     assert group.commit(plan_of({A: 5, B: 6}, {})) == {A: Committed(5, 0), B: Committed(6, 0)}
 
 
@@ -228,7 +210,7 @@ def test_a_lost_request_is_not_taken_for_a_commit(
     def lose_the_request(commit: Callable[[], Any]) -> Any:
         raise ConnectionLoss
 
-    meddle_with(monkeypatch, zookeeper.client, lose_the_request)
+    around_commits(monkeypatch, zookeeper.client, lose_the_request)
     with pytest.raises(CommitUnknown) as caught:
         group.commit(plan_of({A: 5, B: 6}, {}))
     assert caught.value.retriable
@@ -243,7 +225,7 @@ def test_a_lost_answer_followed_by_a_write_of_another_client_is_no_commit_of_our
         set_offset(zookeeper.client, A, b"99")
         raise ConnectionLoss
 
-    meddle_with(monkeypatch, zookeeper.client, lose_and_let_others_write)
+    around_commits(monkeypatch, zookeeper.client, lose_and_let_others_write)
     with pytest.raises(OffsetMoved) as caught:
         group.commit(plan_of({A: 5, B: 6}, {}))
     assert (caught.value.where["partition"], caught.value.where["offset"]) == (0, 99)
@@ -256,9 +238,8 @@ def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(
     plan = plan_of({partition: 10**18 + partition.partition for partition in partitions}, {})
     now = group.commit(plan)
     assert len(now) == len(partitions)
-    assert group.commit(plan_of({partition: 5 for partition in partitions}, now))[
-        partitions[-1]
-    ] == Committed(5, 1)
+    again = group.commit(plan_of(dict.fromkeys(partitions, 5), now))
+    assert again[partitions[-1]] == Committed(5, 1)
 
 
 def test_offsets_that_we_may_not_write_are_a_refused_permission(
@@ -273,16 +254,6 @@ def test_offsets_that_we_may_not_write_are_a_refused_permission(
     assert caught.value.exit_code == 2
 
 
-def expire(zookeeper: ZooKeeper) -> None:
-    """End the session from outside, as the server does after its timeout: another client with the
-    same id closes it.
-    """
-    ended = threading.Event()
-    zookeeper.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
-    lose_session(zookeeper)
-    assert ended.wait(30)
-
-
 def test_after_a_lost_session_nothing_is_committed_although_a_new_one_reads(
     server: embedded.ZooKeeper,
 ) -> None:
@@ -291,119 +262,16 @@ def test_after_a_lost_session_nothing_is_committed_although_a_new_one_reads(
         zookeeper.ensure("/")
         group = ConsumerGroup(zookeeper, "g")
         zookeeper.require_session()
-        expire(zookeeper)
+        ended = threading.Event()
+        zookeeper.client.add_listener(
+            lambda state: ended.set() if state == KazooState.LOST else None
+        )
+        lose_session(zookeeper)
+        assert ended.wait(30)
         with pytest.raises(SessionLost) as caught:
             group.commit(plan_of({A: 5}, {}))
         assert caught.value.exit_code == 6
         assert group.committed([A]) == {}
-
-
-def test_brokers_are_those_registered_in_order_of_their_ids(
-    zookeeper: ZooKeeper, client: KazooClient
-) -> None:
-    for number, port in ((10, 2), (2, 1)):
-        client.create(f"/brokers/ids/{number}", b'{"host":"h","port":%d}' % port, makepath=True)
-    client.create("/brokers/ids/3", b'{"host":null,"port":-1,"endpoints":["SSL://h:3"]}')
-    client.create("/cluster/id", b'{"version":"1","id":"abc"}', makepath=True)
-    assert read_brokers(zookeeper) == (Broker(2, "h", 1), Broker(10, "h", 2))
-    assert read_cluster_id(zookeeper) == "abc"
-
-
-def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(
-    server: embedded.ZooKeeper,
-) -> None:
-    with ZooKeeper(f"{server.connect}/no/such/chroot") as zookeeper:
-        with pytest.raises(WrongChroot, match="/no/such/chroot") as caught:
-            read_brokers(zookeeper)
-        assert caught.value.exit_code == 2
-        assert read_cluster_id(zookeeper) is None
-    with ZooKeeper(server.connect) as root:
-        assert root.read("/no") is None
-
-
-def test_a_chroot_of_several_parts_is_made(server: embedded.ZooKeeper) -> None:
-    chroot = f"/{uuid.uuid4().hex}/b/c"
-    with ZooKeeper(server.connect + chroot) as zookeeper:
-        zookeeper.ensure("/x")
-        assert zookeeper.create("/x/y", b"7")
-    with ZooKeeper(server.connect + "/") as root:
-        assert root.read(chroot + "/x/y") == (b"7", 0)
-
-
-@pytest.mark.parametrize("request_name", ["create", "ensure_path"])
-def test_a_parent_that_another_client_deletes_meanwhile_is_created_again(
-    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, request_name: str
-) -> None:
-    """As a driver does that stored nothing and leaves."""
-    overtaken = [NoNodeError()] * 3
-    request = getattr(zookeeper.client, request_name)
-
-    def deleted_meanwhile(*args: object, **options: object) -> object:
-        if overtaken:
-            raise overtaken.pop()
-        return request(*args, **options)
-
-    monkeypatch.setattr(zookeeper.client, request_name, deleted_meanwhile)
-    zookeeper.ensure("/a/b")
-    assert zookeeper.create("/a/b/c", b"1")
-    assert not overtaken
-    assert zookeeper.read("/a/b/c") == (b"1", 0)
-
-
-def test_each_of_several_znodes_is_created_also_if_their_parent_is_deleted_meanwhile(
-    zookeeper: ZooKeeper, client: KazooClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_async = zookeeper.client.create_async
-    left = ["/a"]
-
-    def deleted_meanwhile(path: str, *args: object, **options: object) -> object:
-        if left and path == "/a/b":
-            client.delete(left.pop(), recursive=True)
-        return create_async(path, *args, **options)
-
-    monkeypatch.setattr(zookeeper.client, "create_async", deleted_meanwhile)
-    ensure_each(zookeeper, ["/a/b", "/a/c"])
-    assert not left
-    assert sorted(zookeeper.children("/a") or ()) == ["b", "c"]
-
-
-def test_put_if_absent_and_compare_and_set_return_their_success(
-    zookeeper: ZooKeeper, client: KazooClient
-) -> None:
-    assert zookeeper.create("/a/b", b"1")
-    assert not zookeeper.create("/a/b", b"1")
-    assert zookeeper.replace("/a/b", b"2", version=0)
-    assert not zookeeper.replace("/a/b", b"3", version=0)
-    assert not zookeeper.replace("/a/missing", b"3", version=0)
-    assert zookeeper.read_all(["/a/b", "/a/missing", "/a"]) == [(b"2", 1), None, (b"", 0)]
-    zookeeper.delete_tree("/a")
-    zookeeper.delete_tree("/a")
-    assert zookeeper.children("/a") is None
-
-
-def test_a_create_with_a_lost_answer_is_read_back(
-    zookeeper: ZooKeeper, client: KazooClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = client.create
-
-    def lose_the_answer(*given: Any, **named: Any) -> None:
-        create(*given, **named)
-        raise ConnectionLoss
-
-    monkeypatch.setattr(client, "create", lose_the_answer)
-    assert zookeeper.create("/x", b"1")
-    monkeypatch.setattr(
-        client, "create", lambda *given, **named: (_ for _ in ()).throw(ConnectionLoss())
-    )
-    with pytest.raises(ZooKeeperUnreachable):
-        zookeeper.create("/y", b"1")
-
-
-def test_a_zookeeper_that_is_not_there_is_unreachable() -> None:
-    with pytest.raises(ZooKeeperUnreachable) as caught:
-        with ZooKeeper(f"127.0.0.1:{free_port()}", connect_timeout_s=0.5):
-            pass
-    assert caught.value.exit_code == 6
 
 
 def test_a_zookeeper_that_went_away_is_unreachable() -> None:
@@ -425,3 +293,18 @@ def test_a_zookeeper_that_went_away_is_unreachable() -> None:
         ):
             with pytest.raises((ZooKeeperUnreachable, SessionLost)):
                 ask()
+
+
+def test_a_request_that_is_refused_keeps_none_of_the_others_back(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = ConsumerGroup(zookeeper, "g")
+    partitions = [TopicPartition("clicks", number) for number in range(30)]
+    before = group.commit(plan_of(dict.fromkeys(partitions, 5), {}))
+    monkeypatch.setattr(session_requests, "NODE_MAX_BYTES", 1_700)  # some ten offsets
+    zookeeper.client.set("/consumers/g/offsets/clicks/15", b"7")
+    with pytest.raises(OffsetMoved, match="it is 7, the plan's is 9"):
+        group.commit(plan_of(dict.fromkeys(partitions, 9), before))
+    now = group.committed(partitions)
+    stays = [partition.partition for partition in partitions if now[partition] != Committed(9, 1)]
+    assert stays == list(range(stays[0], stays[-1] + 1)) and 0 < stays[0] <= 15 <= stays[-1] < 29

@@ -1,6 +1,4 @@
-"""The services of a run on real ZooKeeper, brokers, Spark and Delta satisfy `world_contract`, and
-so do the soak's.
-"""
+"""The services of a run on real ZooKeeper, brokers, Spark and Delta satisfy `world_contract`."""
 
 from __future__ import annotations
 
@@ -42,20 +40,15 @@ class RealStage:
 
     def __init__(
         self,
-        connect: str,
-        bootstrap: str,
+        cluster: EmbeddedCluster,
         group: str,
         topic: str,
         folder: Path,
         opened: contextlib.ExitStack,
     ) -> None:
-        self._connect, self._bootstrap, self._group, self._opened, self._table = (
-            connect,
-            bootstrap,
-            group,
-            opened,
-            folder / "table",
-        )
+        connect, bootstrap = cluster.zookeeper_connect, cluster.bootstrap
+        self._connect, self._bootstrap, self._group = connect, bootstrap, group
+        self._opened, self._table = opened, folder / "table"
         self.logs = tuple(TopicPartition(topic, partition) for partition in range(len(SIZES)))
         self.settings = plain_settings(
             pipeline=PIPELINE,
@@ -78,14 +71,10 @@ class RealStage:
         return self._opened.enter_context(ZooKeeper(self._connect))
 
     def rows(self) -> list[tuple[TopicPartition, int]]:
-        rows = (
-            DeltaTable(str(self._table))
-            .to_pyarrow_table(columns=["topic", "partition", "offset"])
-            .to_pylist()
-        )
-        return sorted(
-            (TopicPartition(row["topic"], row["partition"]), row["offset"]) for row in rows
-        )
+        columns = ["topic", "partition", "offset"]
+        rows = DeltaTable(str(self._table)).to_pyarrow_table(columns=columns).to_pylist()
+        places = [(TopicPartition(row["topic"], row["partition"]), row["offset"]) for row in rows]
+        return sorted(places)
 
     def losses(self) -> list[Loss]:
         return list(read_losses(self.settings.table.losses_at, uid="uid1"))
@@ -111,12 +100,8 @@ class RealStage:
             self._ours.client.set(path, payload)
 
     def own(self, partition: TopicPartition) -> None:
-        self._ours.client.create(
-            self._offsets.owner(partition),
-            f"{self._group}_{GROUP_OWNER}".encode(),
-            ephemeral=True,
-            makepath=True,
-        )
+        path, owner = self._offsets.owner(partition), f"{self._group}_{GROUP_OWNER}".encode()
+        self._ours.client.create(path, owner, ephemeral=True, makepath=True)
 
     def expire(self, partition: TopicPartition, until: int) -> None:
         from kafka import TopicPartition
@@ -127,9 +112,8 @@ class RealStage:
 
     def replace_table(self) -> None:
         shutil.rmtree(self._table, ignore_errors=True)
-        DeltaTable.create(
-            str(self._table), arrow_schema(), partition_by=list(self.settings.table.partition_by)
-        )
+        partition_by = list(self.settings.table.partition_by)
+        DeltaTable.create(str(self._table), arrow_schema(), partition_by=partition_by)
 
     def clean_up_log(self) -> None:
         table = DeltaTable(str(self._table))
@@ -161,6 +145,4 @@ class TestTheRealWorld(WorldContract):
         spark: SparkSession,
     ) -> Iterator[RealStage]:
         with contextlib.ExitStack() as opened:
-            yield RealStage(
-                cluster.zookeeper_connect, cluster.bootstrap, unused_group, filled, tmp_path, opened
-            )
+            yield RealStage(cluster, unused_group, filled, tmp_path, opened)

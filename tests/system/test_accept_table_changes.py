@@ -1,5 +1,5 @@
-"""An operator's acknowledgement is about the very table that was seen: real ZooKeeper, brokers,
-Spark and Delta.
+"""`etl table accept-changes` on a real table: it accepts the very commits and the table that the
+operator saw.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.system.driving import Pipeline, broken_off_before
 pytestmark = pytest.mark.without_spark
 
 
-def acknowledge(pipeline: Pipeline, version: str) -> CommandResult:
+def accept(pipeline: Pipeline, version: str) -> CommandResult:
     return pipeline.door("table", "accept-changes", after=(version, "--reason", "seen", "--yes"))
 
 
@@ -25,7 +25,7 @@ def put_back(pipeline: Pipeline, copy: Path) -> None:
     shutil.copytree(copy, pipeline.table)
 
 
-def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(
+def test_an_accepted_version_does_not_cover_another_commit_of_that_number(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(20)
@@ -33,26 +33,20 @@ def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(
     copy = pipeline.folder / "copy"
     shutil.copytree(pipeline.table, copy)
     DeltaTable(str(pipeline.table)).delete("offset = 0")
-    foreseen = pipeline.door(
-        "table", "accept-changes", after=("1", "--reason", "seen", "--dry-run")
-    )
+    dry_run = ("1", "--reason", "seen", "--dry-run")
+    foreseen = pipeline.door("table", "accept-changes", after=dry_run)
     assert foreseen.code == 0 and foreseen.document["dry_run"] is True, foreseen.err
     refused(pipeline.run(), 5, "DELETE of another writer removed rows", "accept-changes CONF 1")
-    assert acknowledge(pipeline, "1").code == 0
+    assert accept(pipeline, "1").code == 0
     assert pipeline.ran().outcomes == ["up_to_date"]
     put_back(pipeline, copy)
     assert pipeline.ran().outcomes == ["up_to_date"]
     DeltaTable(str(pipeline.table)).delete("offset = 1")
     refused(pipeline.run(), 5, "DELETE of another writer removed rows", "accept-changes CONF 1")
     DeltaTable(str(pipeline.table)).restore(0)
-    refused(
-        pipeline.run(),
-        5,
-        "a RESTORE came after it, at version 2",
-        "counts them",
-        "accept-changes CONF 2",
-    )
-    assert acknowledge(pipeline, "2").code == pipeline.door("verify").code == 0
+    texts = ("a RESTORE came after it, at version 2", "counts them", "accept-changes CONF 2")
+    refused(pipeline.run(), 5, *texts)
+    assert accept(pipeline, "2").code == pipeline.door("verify").code == 0
 
 
 def test_an_earlier_table_that_is_put_back_lacks_a_plan_and_its_accepted_delete_is_not_reported(
@@ -61,14 +55,14 @@ def test_an_earlier_table_that_is_put_back_lacks_a_plan_and_its_accepted_delete_
     pipeline.produce(20)
     pipeline.ran()
     DeltaTable(str(pipeline.table)).delete("offset = 0")
-    assert acknowledge(pipeline, "1").code == 0
+    assert accept(pipeline, "1").code == 0
     pipeline.produce(20)
     pipeline.ran()
     pipeline.produce(20)
     broken_off_before("fetch", pipeline)
     earlier = pipeline.folder / "earlier"
     pipeline.table.rename(earlier)
-    assert acknowledge(pipeline, "none").code == 0
+    assert accept(pipeline, "none").code == 0
     assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
     shutil.rmtree(pipeline.table)
     earlier.rename(pipeline.table)
@@ -86,13 +80,10 @@ def test_an_earlier_table_that_is_put_back_lacks_a_plan_and_its_accepted_delete_
     for text in texts:
         assert text in compared.err, compared.err
     before = DeltaTable(str(pipeline.table)).to_pyarrow_table().num_rows
-    accepted = acknowledge(pipeline, "2")
+    accepted = accept(pipeline, "2")
     assert accepted.code == 0 and "the rows of plan 3 (20)" in accepted.out, accepted.err
     assert pipeline.ran().outcomes == ["up_to_date"]
-    again = pipeline.door(
-        "backfills",
-        "run",
-        after=("again", "--from", "0", "--until", "60", "--only-unloaded", "--yes"),
-    )
+    request = ("again", "--from", "0", "--until", "60", "--only-unloaded", "--yes")
+    again = pipeline.door("backfills", "run", after=request)
     assert again.code == 0, again.err
     assert DeltaTable(str(pipeline.table)).to_pyarrow_table().num_rows == before + 20

@@ -1,5 +1,5 @@
-"""Whether partitions are complete up to a time, and which intervals are missing in the table, on
-real brokers.
+"""`etl topics ready-to-load` and `etl table gaps` on real brokers: partitions that are complete up to a
+time, and intervals that the table lacks.
 """
 
 from __future__ import annotations
@@ -20,35 +20,24 @@ HOUR = timedelta(hours=1)
 def ask(pipeline: Pipeline, until: datetime, *more: str) -> tuple[int, bool, list[int]]:
     result = pipeline.door("topics", "ready-to-load", after=("--until", until.isoformat(), *more))
     assert "Traceback" not in result.err
-    return (
-        result.code,
-        result.document["ready"],
-        [partition["partition"] for partition in result.document["incomplete"]],
-    )
+    incomplete = [partition["partition"] for partition in result.document["incomplete"]]
+    return result.code, result.document["ready"], incomplete
 
 
 def produce(pipeline: Pipeline, when: datetime, *partitions: int) -> None:
     producer = KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap)
     for partition in partitions:
-        producer.send(
-            pipeline.topic,
-            value=b"x",
-            partition=partition,
-            timestamp_ms=round(when.timestamp() * 1000),
-        )
+        timestamp_ms = round(when.timestamp() * 1000)
+        producer.send(pipeline.topic, value=b"x", partition=partition, timestamp_ms=timestamp_ms)
     producer.close()
 
 
 def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grace_is_over(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
-    pipeline, past = (
-        make_pipeline(partitions=3, config={"retention.ms": "-1"}),
-        datetime.now(UTC).replace(microsecond=0) - HOUR,
-    )
-    assert ask(pipeline, past) == (0, True, []), (
-        "an empty log, and the grace of ten minutes is over"
-    )
+    pipeline = make_pipeline(partitions=3, config={"retention.ms": "-1"})
+    past = datetime.now(UTC).replace(microsecond=0) - HOUR
+    assert ask(pipeline, past) == (0, True, []), "empty, and the grace of ten minutes is over"
     assert ask(pipeline, past, "--assume-ready-after", "7200s") == (8, False, [0, 1, 2])
     produce(pipeline, past - HOUR, 0, 1, 2)
     produce(pipeline, past, 1)
@@ -60,14 +49,8 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
 
 def test_unloaded_intervals_are_reported_until_a_run_has_loaded_them(pipeline: Pipeline) -> None:
     begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
-    request = (
-        "--from",
-        begin.isoformat(),
-        "--until",
-        (begin + 4 * HOUR).isoformat(),
-        "--every",
-        "1h",
-    )
+    interval = ("--from", begin.isoformat(), "--until", (begin + 4 * HOUR).isoformat())
+    request = (*interval, "--every", "1h")
 
     def missing() -> list[tuple[str, int]]:
         result = pipeline.door("table", "gaps", after=request)

@@ -1,0 +1,140 @@
+"""`etl verify` on a real table: why offsets have no row, and which commit removed a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from etl.commands import operator_decisions
+from etl.model.columns import arrow_schema
+from etl.settings.load import load_settings
+from tests.command_result import refused
+from tests.system.driving import Pipeline, broken_off_before
+
+
+def log_of(document: Any, partition: int) -> Any:
+    return next(log for log in document["logs"] if log["partition"] == partition)
+
+
+@pytest.mark.without_spark
+def test_deleted_rows_are_distinguished_from_a_missing_one_until_an_operator_accepts_the_loss(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    DeltaTable(str(pipeline.table)).delete("partition = 3 and offset < 11")
+    proof = pipeline.door("verify")
+    found = log_of(proof.document, 3)
+    assert (proof.code, found["never_came"], found["removed_by_others"]) == (9, 0, 11)
+    removal = {"table_version": 1, "operation": "DELETE", "reason": "removed rows"}
+    assert found["removed_by"] == [removal]
+    assert "11 removed later by another writer's DELETE at version 1" in proof.err
+    assert "table accept-changes CONF 1" in proof.err
+
+    operator_decisions.accept_table(load_settings(pipeline.conf), "1", "the law")
+    pipeline.produce(40)
+    pipeline.ran()
+    shown = pipeline.door("verify", json_too=False)
+    assert shown.code == 0, shown.err
+    assert (
+        f"{pipeline.topic} 3: 11 removed later by another writer's DELETE at version 1, as "
+        f"policy or an operator allows" in shown.out
+    )
+    assert "429 records, each once, 11 were removed since, as allowed" in shown.out
+
+
+def test_a_transform_that_drops_rows_is_named_and_no_other_writer(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pipeline.folder / "choosy_of_tests.py").write_text(
+        "def chosen(rows):\n    return rows.where('offset % 10 <> 3')\n"
+    )
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    pipeline.settings = {"transform": "choosy_of_tests:chosen"}
+    pipeline.produce(400)
+    pipeline.ran()
+    proof = pipeline.door("verify")
+    assert (proof.code, log_of(proof.document, 0)["never_came"]) == (9, 10)
+    assert "10 missing (first: 3, 13, 23, 33, 43): 10 never committed to the table" in proof.err
+    assert "the transform choosy_of_tests:chosen may be the reason" in proof.err
+    assert "Check the transform: " in proof.err
+
+
+@pytest.mark.without_spark
+def test_a_foreign_row_without_a_record_is_reported_and_so_is_a_lost_file(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    path = str(pipeline.table)
+    write_deltalake(
+        path, pyarrow.Table.from_pylist([{"partition": 2}], schema=arrow_schema()), mode="append"
+    )
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["rows_of_no_log"]) == (9, 1)
+    assert all(log["passed"] for log in proof.document["logs"])
+    first = "(first: topic NULL, partition 2, offset NULL)"
+    assert f"1 rows name no record of a partition {first}" in proof.err
+
+    lost = next(Path(path).glob("**/*.parquet"))
+    lost.unlink()
+    ways = ("Restore it from a copy", "repair()")
+    missing = "A file that the table's log names does not exist"
+    refused(pipeline.door("verify"), 5, missing, lost.name, *ways)
+    DeltaTable(path).repair()
+    version = str(DeltaTable(path).version())
+    refused(pipeline.run(), 5, "removed rows", f"accept-changes CONF {version}")
+    acceptance = (version, "--reason", "no copy exists", "--yes")
+    assert pipeline.door("table", "accept-changes", after=acceptance).code == 0
+    assert pipeline.run().code == 0
+
+
+@pytest.mark.long
+@pytest.mark.without_spark
+def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_the_cause_is_unknown(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    path = str(pipeline.table)
+    rows = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, rows.slice(1), mode="overwrite")
+    proof = pipeline.door("verify")
+    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
+    assert (proof.code, wrong["removed_by_others"]) == (9, 1)
+    assert [by["operation"] for by in wrong["removed_by"]] == ["WRITE"]
+
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    proof = pipeline.door("verify")
+    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
+    assert (proof.code, wrong["nobody_knows"]) == (9, 1)
+    assert (wrong["never_came"], wrong["removed_by_others"]) == (0, 0)
+    assert (
+        "1 of unknown cause, since the files of their commit are deleted; another writer "
+        "committed WRITE at version 1 since" in proof.err
+    )
+
+
+@pytest.mark.without_spark
+def test_a_foreign_table_created_after_plan_1_takes_the_plan_once_it_is_accepted(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(40)
+    broken_off_before("fetch", pipeline)
+    DeltaTable.create(str(pipeline.table), arrow_schema())
+    write_deltalake(
+        str(pipeline.table),
+        pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()),
+        mode="append",
+    )
+    DeltaTable(str(pipeline.table)).delete()
+    refused(pipeline.run(), 5, "Plan 1 was made when there was no table")
+    ruling = operator_decisions.accept_table(load_settings(pipeline.conf), "2", "made by hand")
+    assert "0 rows of that plan are in it, so the next run replaces it" in ruling.summary
+    assert "given up" not in ruling.summary
+    assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
+    assert pipeline.is_whole() and pipeline.door("verify").code == 0

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+from pyspark.sql import SparkSession
 
 from etl.commands import operator_decisions
+from etl.decide import loaded_intervals
 from etl.model.columns import arrow_schema
 from etl.settings.load import load_settings
 from tests.command_result import refused
@@ -138,3 +145,148 @@ def test_a_foreign_table_created_after_plan_1_takes_the_plan_once_it_is_accepted
     assert "given up" not in ruling.summary
     assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
+
+
+@pytest.mark.without_spark
+def test_an_update_of_another_writer_is_reported_as_by_a_run_until_it_is_accepted(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    DeltaTable(str(pipeline.table)).update(
+        {"value": "key"}, predicate="partition = 0 and offset < 3"
+    )
+    proof, ran = pipeline.door("verify"), pipeline.run()
+    assert (proof.code, ran.code, proof.document["missing"]) == (9, 5, 0)
+    assert proof.document["by_others"] == [
+        {"table_version": 1, "operation": "UPDATE", "reason": "removed rows"}
+    ]
+    assert ran.document["message"] in proof.err and "etl table accept-changes CONF 1" in proof.err
+    operator_decisions.accept_table(load_settings(pipeline.conf), "1", "it was us")
+    assert pipeline.door("verify").code == 0
+
+
+def reasons(document: Any, partition: int = 0) -> dict[str, int]:
+    """The reasons that apply, without the sentence and the stretches."""
+    found = log_of(document, partition)["without_row"]
+    return {
+        name: count for name, count in found.items() if name not in ("message", "losses") and count
+    }
+
+
+@pytest.mark.long
+def test_permitted_losses_are_reported_from_plans_and_later_from_the_losses_table(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(source={"on_data_loss": "skip"})
+    pipeline.produce(400)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        pipeline.ran()
+        pipeline.produce(400)
+        admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
+    broken_off_before("record", pipeline)
+    before = pipeline.door("verify")
+    assert (before.code, reasons(before.document, 1)) == (0, {"lost": 50})
+    assert any(
+        "the lost offsets of plan 2 are not in the losses table" in note
+        for note in before.document["notes"]
+    )
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
+    pipeline.ran()
+    pipeline.produce(4)
+    pipeline.ran()
+    shown = pipeline.door("verify", json_too=False)
+    assert (shown.code, "the losses table" in shown.out) == (0, False)
+    assert (
+        f"Offsets without a row in {pipeline.topic} 1: 50 lost (100 to 150, expired)" in shown.out
+    )
+
+
+@pytest.mark.long
+def test_rows_copied_into_another_table_are_expected_after_their_plans_were_pruned(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
+    shutil.rmtree(pipeline.table)
+    write_deltalake(str(pipeline.table), rows)
+    operator_decisions.accept_table(load_settings(pipeline.conf), "0", "a copy")
+    assert pipeline.door("verify").code == 0
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
+    pipeline.produce(40)
+    pipeline.ran()
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 80), proof.err
+    assert any(
+        "40 rows are of plans that were given up" in note for note in proof.document["notes"]
+    )
+    write_deltalake(str(pipeline.table), rows.slice(0, 1), mode="append")
+    assert pipeline.door("verify").code == 9
+
+
+Shape = Callable[[str], str]
+
+
+@pytest.fixture
+def shape(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Shape:
+    """`shape("rows.limit(1)")`: the pipeline's transform makes that of its rows; called again, it
+    is changed under its name.
+    """
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    name = f"shape_of_{pipeline.topic.replace('-', '_')}"
+
+    def shaped(made: str) -> str:
+        (pipeline.folder / f"{name}.py").write_text(f"def shaped(rows):\n    return {made}\n")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        pipeline.settings = {**pipeline.settings, "transform": f"{name}:shaped"}
+        return f"{name}:shaped"
+
+    return shaped
+
+
+def unproven(proof: Any) -> list[int]:
+    return [partition["not_provable"] for partition in proof.document["logs"]]
+
+
+def test_rows_possibly_dropped_before_a_crash_are_unproven_until_an_operator_accepts(
+    pipeline: Pipeline, shape: Shape
+) -> None:
+    shape("rows.where('not (partition = 2 and offset = 7)')")
+    pipeline.produce(80)
+    broken_off_before("record", pipeline)
+    for _ in range(2):  # before and after the next run wrote its record
+        proof = pipeline.door("verify")
+        assert (proof.code, unproven(proof)) == (9, [0, 0, 1, 0])
+        assert (
+            "1 offsets without a row cannot be proven (first between 0 and 20; plan 1)" in proof.err
+        )
+        result = pipeline.ran()
+    assert "up_to_date" in result.outcomes
+    operator_decisions.accept_table(
+        load_settings(pipeline.conf),
+        str(DeltaTable(str(pipeline.table)).version()),
+        "a test record, dropped on purpose",
+    )
+    accepted = pipeline.door("verify")
+    assert (accepted.code, unproven(accepted)) == (0, [0, 0, 1, 0])
+    assert any("an operator accepted that" in note for note in accepted.document["notes"])
+
+
+def test_a_transform_that_drops_an_offset_is_rejected_and_the_doctor_reports_it_before_a_run(
+    pipeline: Pipeline, shape: Shape
+) -> None:
+    pipeline.produce(80)
+    pipeline.ran()
+    name = shape("rows.drop('offset')")
+    pipeline.produce(80)
+    doctor = pipeline.door("doctor")
+    [line] = [line for line in doctor.document["checks"] if line["verdict"] == "failed"]
+    assert (doctor.code, line["name"], "there is no column offset" in line["found"]) == (
+        2,
+        "transformed rows",
+        True,
+    )
+    refused(pipeline.run(), 2, "there is no column offset", name, "topic, partition and offset")
+    assert [plan["number"] for plan in pipeline.door("plans", "list").document["plans"]] == [1]

@@ -96,10 +96,18 @@ class Missing:
     """Rows that were committed to an earlier table."""
     by: tuple[ForeignCommit, ...] = ()
     """Later commits of other writers that removed rows."""
-    allowed: bool = True
-    """True if rows were removed only as the policy or an operator permits."""
     not_permitted: tuple[ForeignCommit, ...] = ()
     """Those of `by` that neither the policy nor an operator permits."""
+
+    @property
+    def allowed(self) -> bool:
+        """True if rows were removed only as the policy or an operator permits.
+
+        Missing rows of unknown cause are permitted only if such a commit can have removed them.
+        """
+        if not self.removed and not self.unknown:
+            return True
+        return bool(self.by) and not self.not_permitted
 
     @property
     def summary(self) -> str:
@@ -292,8 +300,7 @@ def blame(
     """Return the missing rows by cause.
 
     `removals`: known commits of other writers that removed rows. `allowed`: versions that the
-    policy or an operator permits. Missing rows of unknown cause are permitted only if such a commit
-    can have removed them.
+    policy or an operator permits.
     """
     never_came = 0
     removed = 0
@@ -319,8 +326,7 @@ def blame(
         if any(_is_after(commit, origin) for origin in here):
             by.append(commit)
     not_permitted = tuple(commit for commit in by if commit.delta_version not in allowed)
-    is_allowed = bool(by) and not not_permitted
-    return Missing(never_came, removed, unknown, elsewhere, tuple(by), is_allowed, not_permitted)
+    return Missing(never_came, removed, unknown, elsewhere, tuple(by), not_permitted)
 
 
 def _absent(origin: Origin, committed_rows: int) -> int:

@@ -470,8 +470,7 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
             f"`etl plans show CONF {number}`, such as {starts_of(plan)[partition]} to "
             f"{plan.loaded_until[partition]} of {partition}. If they read them, run `etl plans "
             f"supersede CONF {number} --reason ...`, which leaves the offsets to them. If they "
-            "did not, add "
-            "--assume-offsets-committed, and the next run loads the offsets"
+            "did not, add --assume-offsets-committed, and the next run loads the offsets"
         )
         raise NeedsDecision(message, **partition.place, action=action)
 

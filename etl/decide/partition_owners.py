@@ -517,8 +517,8 @@ def reject_rewinding_other_members(
             message = (
                 f"The offsets of plan {plan.number} were committed by a member of the group, and "
                 "other members have read on since: the committed offset of "
-                f"{render_partition(partition)} is "
-                f"{found.offset}, the loaded-until offset is {plan.loaded_until[partition]}"
+                f"{render_partition(partition)} is {found.offset}, the loaded-until offset is "
+                f"{plan.loaded_until[partition]}"
             )
             action = (
                 "Set group.mode: join: the command then leaves to other members what they read, "
@@ -543,8 +543,7 @@ def describe_rewound(
             sentences.append(
                 f"{render_partition(partition)} ends below the committed offset, which goes back "
                 f"to {to}. If the partition was truncated below what other members had read, they "
-                "have its "
-                f"records from {to} on already, and would have them twice: then set the group's "
-                "offset to the partition's end instead, with the group's own tools"
+                f"have its records from {to} on already, and would have them twice: then set the "
+                "group's offset to the partition's end instead, with the group's own tools"
             )
     return sentences

@@ -494,12 +494,11 @@ class Snapshot:
         """Return the snapshot with the offsets of paused partitions readable, for reports on them:
         they stay paused.
         """
-        changed = {}
+        paused = []
         for topic_partition in self.paused:
-            partition = self.partitions[topic_partition]
-            if partition.availability is Availability.PAUSED and partition.offsets:
-                changed[topic_partition] = replace(partition, availability=Availability.READABLE)
-        return self.with_partitions(changed)
+            if self.partitions[topic_partition].availability is Availability.PAUSED:
+                paused.append(topic_partition)
+        return self.with_offsets_of(paused)
 
     def with_offsets_of(self, partitions: Iterable[TopicPartition]) -> Snapshot:
         """Return the snapshot with the offsets of these partitions readable, also if they are

@@ -169,11 +169,8 @@ class LoadedRowsOfTable:
 
     def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
         """See `LoadedRows`."""
-        plans = []
-        for plan in self._ledger.read_plans():
-            has_result = self._ledger.read_record_of(plan) is not None
-            plans.append((plan, has_result))
-        return tuple(plans)
+        found = ledger_side_documents.read_plans_with_results(self._ledger)
+        return tuple((plan, result is not None) for plan, result in found)
 
     def rows_in(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
         """See `LoadedRows`. Starts Spark."""

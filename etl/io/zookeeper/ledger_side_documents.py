@@ -44,10 +44,7 @@ def read_plans_with_results(ledger: PlanLedger) -> list[tuple[Plan, CommitResult
     """Return the stored plans, ascending, each with its result; None if it is not recorded."""
     plans: list[tuple[Plan, CommitResult | None]] = []
     for plan in ledger.read_plans():
-        applied = ledger.read_applied(plan.number)
-        if applied and applied.plan_id != plan.id:
-            applied = None
-        plans.append((plan, applied))
+        plans.append((plan, ledger.read_record_of(plan)))
     return plans
 
 

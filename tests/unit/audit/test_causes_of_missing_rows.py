@@ -68,10 +68,10 @@ def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) 
 @pytest.mark.parametrize(
     ("committed", "expected"),
     [
-        (10, Missing(removed=4, by=(DELETE,), allowed=False, not_permitted=(DELETE,))),
+        (10, Missing(removed=4, by=(DELETE,), not_permitted=(DELETE,))),
         (6, Missing(never_came=4)),
-        (9, Missing(never_came=1, removed=3, by=(DELETE,), allowed=False, not_permitted=(DELETE,))),
-        (None, Missing(unknown=4, by=(DELETE,), allowed=False, not_permitted=(DELETE,))),
+        (9, Missing(never_came=1, removed=3, by=(DELETE,), not_permitted=(DELETE,))),
+        (None, Missing(unknown=4, by=(DELETE,), not_permitted=(DELETE,))),
         (3, Missing(never_came=4)),
     ],
     ids=[
@@ -114,7 +114,7 @@ def test_rows_in_an_earlier_table_are_reported_as_such() -> None:
     ("missing", "is_right"),
     [
         (Missing(removed=4, by=(DELETE,)), True),
-        (Missing(removed=4, by=(DELETE,), allowed=False, not_permitted=(DELETE,)), False),
+        (Missing(removed=4, by=(DELETE,), not_permitted=(DELETE,)), False),
         (Missing(never_came=1, removed=3, by=(DELETE,)), False),
     ],
 )

@@ -55,6 +55,7 @@ from etl.io.zookeeper.permissions import (
     takes_request,
     writers_of,
 )
+from etl.io.zookeeper.pipelines import pipelines_beside
 from etl.io.zookeeper.session_requests import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import znode_paths
 from etl.ledger.znode_paths import PipelinePaths
@@ -682,7 +683,8 @@ def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator
     """Fail if the pipeline is retired, or another pipeline of the group has one of the topics."""
     try:
         reject_retired(Ledger(retired=ledger.read_retirement()))
-        reject_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
+        others = pipelines_beside(ledger).topics_of_others(ledger.pipeline)
+        reject_shared_topics(names, others, has_plans=bool(ledger.plan_numbers()))
     except EtlError as error:
         yield failed(name, error)
 

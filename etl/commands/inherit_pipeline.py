@@ -55,6 +55,7 @@ from etl.io.zookeeper.ledger_side_documents import (
     take_in,
     write_pauses,
 )
+from etl.io.zookeeper.pipelines import pipelines_beside
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Plan
@@ -356,10 +357,16 @@ def _retire(
             before, successor=successor, reason=reason, at_ms=now_ms()
         )
         if retirement:
-            other_ledger.retire(retirement, before=before)
+            pipelines_beside(other_ledger).retire(other_ledger.pipeline, retirement, before=before)
     if snapshot.ledger.retired:
-        services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
+        _resume(services)
         services.observe()  # the group's pipelines have changed
+
+
+def _resume(services: LiveServices) -> None:
+    """End this pipeline's own retirement."""
+    pipelines = pipelines_beside(services.ledger)
+    pipelines.resume(services.ledger.pipeline, version=pipelines.version() or 0)
 
 
 def _resumed(session: OperatorSession, name: str, snapshot: Snapshot) -> DecisionResult | None:
@@ -401,7 +408,7 @@ def _resumed(session: OperatorSession, name: str, snapshot: Snapshot) -> Decisio
                 close_stored_plan(other_services, _taken_over_by(settings))
             return None
         if not session.is_dry_run:
-            services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
+            _resume(services)
     sentence = (
         f"{successor} never continued this pipeline, and will not: this pipeline is in service "
         "again, at its own loaded-until offsets"

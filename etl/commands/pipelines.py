@@ -26,6 +26,11 @@ from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_pauses
 from etl.io.zookeeper.login_and_acl import describe_identity
 from etl.io.zookeeper.permissions import apply_acls, kept_by
+from etl.io.zookeeper.pipelines import (
+    GroupPipelines,
+    groups_with_pipelines,
+    pipelines_beside,
+)
 from etl.ledger.registrations import DriverNode
 from etl.ledger.znode_paths import PipelinePaths
 from etl.model.security import Acl
@@ -65,11 +70,12 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
         zookeeper = services.zookeeper
         table = open_table(settings.table.path)
         table_id = None if table is None else str(table.metadata().id)
-        groups = services.ledger.groups() if shows_all else [settings.group.id]
+        groups = groups_with_pipelines(zookeeper) if shows_all else [settings.group.id]
         ledgers = []
         for group in groups:
-            for name in PlanLedger(zookeeper, group, "").pipelines():
-                ledgers.append(PlanLedger(zookeeper, group, name))
+            pipelines_of_group = GroupPipelines(zookeeper, group)
+            for name in pipelines_of_group.names():
+                ledgers.append(pipelines_of_group.ledger_of(name))
         # All drivers are read first, so that the states are of about the same moment.
         drivers = {}
         for ledger in ledgers:
@@ -109,7 +115,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> DecisionResult:
             left = sorted(services.ledger.topics())
             closed = close_stored_plan(services, f"pipeline retired: {reason}")
             retirement = Retirement(reason, now_ms())
-            services.ledger.retire(retirement)
+            pipelines_beside(services.ledger).retire(chosen.pipeline, retirement)
     sentence = (
         f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read "
         f"{', '.join(left)}: {reason}"
@@ -154,10 +160,12 @@ def resume(settings: Settings, name: str | None, reason: str) -> DecisionResult:
                     action=f"Check that pipeline. To continue with this one instead, run "
                     f"`etl pipelines inherit CONF --predecessor {successor} --reason ...`",
                 )
-            version = services.ledger.pipelines_version()
+            pipelines = pipelines_beside(services.ledger)
+            version = pipelines.version()
             topics = sorted(services.ledger.topics())
-            reject_shared_topics(topics, services.ledger.other_pipelines(), has_plans=True)
-            services.ledger.resume(pipelines_version=version or 0)
+            others = pipelines.topics_of_others(chosen.pipeline)
+            reject_shared_topics(topics, others, has_plans=True)
+            pipelines.resume(chosen.pipeline, version=version or 0)
     sentence = (
         f"pipeline {chosen.pipeline} is in service again and continues from its own loaded-until "
         f"offsets: {reason}"
@@ -188,7 +196,8 @@ def _reject_unknown(services: LiveServices) -> None:
     if services.ledger.plan_numbers():
         return
     name = services.settings.pipeline
-    others = [other for other in services.ledger.pipelines() if other != name]
+    names = pipelines_beside(services.ledger).names()
+    others = [other for other in names if other != name]
     raise SettingsError(
         f"Pipeline {name} of this group has made no plan; other pipelines of the group: "
         f"{', '.join(others) or 'none'}",

@@ -41,6 +41,7 @@ from etl.io.spark.session import parallelism_of, time_zone
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import find_key, read_pauses
+from etl.io.zookeeper.pipelines import pipelines_beside
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.request_values import ClusterMetadata
 from etl.model.columns import arrow_schema
@@ -271,7 +272,7 @@ class ObservedState:
 
     snapshot: Snapshot
     pipelines_version: int | None
-    """See `PlanLedger.pipelines_version`: from before the other pipelines were read."""
+    """See `GroupPipelines.version`: from before the other pipelines were read."""
 
 
 class Observer:
@@ -293,6 +294,7 @@ class Observer:
         self._zookeeper = zookeeper
         self._group = offsets.group
         self._ledger = ledger
+        self._pipelines = pipelines_beside(ledger)
         self._now_ms = now_ms
         self._discovery = Discovery(settings, zookeeper)
 
@@ -344,7 +346,7 @@ class Observer:
         committed = self._offsets.committed(partitions, after=newest)
         owners = self._group.owners(topics)
         live_consumers = self._group.live_consumers()
-        other_pipelines = self._ledger.other_pipelines()
+        other_pipelines = self._pipelines.topics_of_others(self._ledger.pipeline)
         return ObservedState(
             Snapshot(
                 cluster=called,
@@ -374,8 +376,8 @@ class Observer:
         ledger = self._ledger.read_ledger()
         # Before any request: brokers of another type do not have these partitions.
         reject_other_broker_type(ledger.newest, self._settings)
-        pipelines_version = self._ledger.pipelines_version()  # before the other pipelines are read
-        other_pipelines = self._ledger.other_pipelines()
+        pipelines_version = self._pipelines.version()  # before the topics of the others
+        other_pipelines = self._pipelines.topics_of_others(self._ledger.pipeline)
         # Tasks cannot distinguish a deleted topic from one without a leader, so the topics of a
         # stored plan are requested here, also those that the conf no longer names.
         left = topics_left_to_read(ledger)

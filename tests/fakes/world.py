@@ -52,6 +52,7 @@ from etl.io.zookeeper.ledger_side_documents import (
     write_mark,
 )
 from etl.io.zookeeper.owners import Owners
+from etl.io.zookeeper.pipelines import pipelines_beside
 from etl.ledger import registrations
 from etl.model.partitions import (
     NOTHING_COMMITTED,
@@ -270,7 +271,7 @@ class FakeWorld:
 
     def _snapshot(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         out = self.outside
-        self._pipelines_version = self.ledger.pipelines_version()
+        self._pipelines_version = pipelines_beside(self.ledger).version()
         committed = out.committed()
         ours = {
             partition: found

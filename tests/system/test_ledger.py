@@ -17,6 +17,7 @@ from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachab
 from etl.io.zookeeper import ledger as documents
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import BackfillStore, note_removals, prune, remember
+from etl.io.zookeeper.pipelines import GroupPipelines
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, Committed, Leader, TopicPartition
@@ -39,6 +40,11 @@ ROOT = "/consumers/g/etl/clicks"
 @pytest.fixture
 def ledger(zookeeper: ZooKeeper) -> PlanLedger:
     return PlanLedger(zookeeper, "g", "clicks")
+
+
+@pytest.fixture
+def pipelines(zookeeper: ZooKeeper) -> GroupPipelines:
+    return GroupPipelines(zookeeper, "g")
 
 
 def plan_of(number: int, **changes: Any) -> Plan:
@@ -126,10 +132,10 @@ def test_one_plan_is_stored_under_a_number_and_where_it_is_read_does_not_make_it
     assert (caught.value.exit_code, ledger.read_plan(1)) == (4, plan)
 
 
-def another(ledger: PlanLedger, topic: str = "clicks") -> tuple[PlanLedger, Plan]:
+def another(pipelines: GroupPipelines, topic: str = "clicks") -> tuple[PlanLedger, Plan]:
     """Another pipeline of the group, and its first plan."""
     partition = TopicPartition(topic, 0)
-    return ledger.ledger_of("other"), plan_of(
+    return pipelines.ledger_of("other"), plan_of(
         1,
         uid="deadbeef",
         ranges=(OffsetRange(partition, 10, 20),),
@@ -148,23 +154,30 @@ def group(zookeeper: ZooKeeper) -> str:
 
 @pytest.mark.parametrize("topic", ["clicks", "views"])
 def test_of_two_pipelines_that_take_topics_at_the_same_moment_one_wins_and_the_other_stores_nothing(
-    ledger: PlanLedger, zookeeper: ZooKeeper, group: str, topic: str
+    ledger: PlanLedger,
+    pipelines: GroupPipelines,
+    zookeeper: ZooKeeper,
+    group: str,
+    topic: str,
 ) -> None:
-    other, first = another(ledger, topic)
-    versions = ledger.pipelines_version(), other.pipelines_version()
-    assert not ledger.other_pipelines() and not other.other_pipelines(), "each is alone"
-    ledger.store_plan(plan_of(1), pipelines_version=versions[0])
+    other, first = another(pipelines, topic)
+    version = pipelines.version()
+    for name in ("clicks", "other"):
+        assert not pipelines.topics_of_others(name), "each is alone"
+    ledger.store_plan(plan_of(1), pipelines_version=version)
     with pytest.raises(Owned) as caught:
-        other.store_plan(first, pipelines_version=versions[1])
+        other.store_plan(first, pipelines_version=version)
     assert caught.value.exit_code == 4
     assert zookeeper.read(f"{group}/other") == (b"", 0) and not zookeeper.children(f"{group}/other")
-    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}
+    assert pipelines.topics_of_others("other") == {"clicks": frozenset({"clicks"})}
 
 
-def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, group: str) -> None:
-    other, first = another(ledger, "views")
+def test_a_superseding_plan_takes_topics_as_a_new_one_does(
+    ledger: PlanLedger, pipelines: GroupPipelines, group: str
+) -> None:
+    other, first = another(pipelines, "views")
     ledger.store_plan(plan_of(1))
-    version = ledger.pipelines_version()
+    version = pipelines.version()
     other.store_plan(first, pipelines_version=version)
     partitions = [LOG, TopicPartition("views", 0)]
     wider = plan_of(
@@ -194,28 +207,30 @@ def test_a_plan_with_a_lost_answer_is_stored(
 
 
 def test_a_retired_pipeline_leaves_its_topics_to_others_until_it_is_resumed(
-    ledger: PlanLedger, group: str
+    ledger: PlanLedger, pipelines: GroupPipelines, group: str
 ) -> None:
-    other, first = another(ledger)
+    other, first = another(pipelines)
     ledger.store_plan(plan_of(1))
-    ledger.retire(Retirement("moved", 5))
-    assert ledger.read_ledger().retired == Retirement("moved", 5) and other.other_pipelines() == {}
+    pipelines.retire("clicks", Retirement("moved", 5))
+    assert ledger.read_ledger().retired == Retirement("moved", 5)
+    assert pipelines.topics_of_others("other") == {}
     with pytest.raises(Owned):
-        ledger.retire(Retirement("again", 6))
+        pipelines.retire("clicks", Retirement("again", 6))
     inherited = Retirement("taken over", 7, "g/other")
     with pytest.raises(Owned):
-        ledger.retire(inherited, before=Retirement("again", 6))
+        pipelines.retire("clicks", inherited, before=Retirement("again", 6))
     assert ledger.read_retirement() == Retirement("moved", 5)
-    ledger.retire(inherited, before=Retirement("moved", 5))
+    pipelines.retire("clicks", inherited, before=Retirement("moved", 5))
     assert ledger.read_retirement() == inherited
-    version = ledger.pipelines_version()
+    version = pipelines.version()
     assert version is not None
     other.store_plan(first, pipelines_version=version)
     with pytest.raises(Owned):
-        ledger.resume(pipelines_version=version)
+        pipelines.resume("clicks", version=version)
     assert ledger.read_ledger().retired
-    ledger.resume(pipelines_version=version + 1)
-    assert ledger.read_ledger().retired is None and "clicks" in other.other_pipelines()
+    pipelines.resume("clicks", version=version + 1)
+    assert ledger.read_ledger().retired is None
+    assert "clicks" in pipelines.topics_of_others("other")
 
 
 def test_a_record_stays_unless_the_run_that_appended_knows_more_than_one_that_counted_again(

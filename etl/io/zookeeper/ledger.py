@@ -7,8 +7,9 @@ The driver lock is a queue of ephemeral znodes: the first driver drives, and a r
 as the plan of a backfill takes (ADR 39). It only saves work: correctness rests on the numbered
 plans, since two drivers that execute the same plan cannot double a row.
 
-Lives here: documents, plans and their results, retirement, operator decisions, the driver lock.
-Not here: other records of the ledger (ledger_side_documents.py), their format (etl/ledger/).
+Lives here: documents, plans and their results, operator decisions, the driver lock.
+Not here: other records of the ledger (ledger_side_documents.py), the pipelines of a group
+(pipelines.py), formats (etl/ledger/).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from etl.io.process import is_dead, this_driver
 from etl.io.zookeeper.session_requests import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import documents as ledger_documents
 from etl.ledger import plan_document, registrations, znode_paths
-from etl.ledger.znode_paths import CONSUMERS, GroupPaths, PipelinePaths
+from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Acknowledgement, Ledger, LoadedIntervals, Retirement
 
@@ -283,10 +284,6 @@ class PlanLedger:
         """The pipeline's name."""
         return self.paths.pipeline
 
-    def ledger_of(self, pipeline: str) -> PlanLedger:
-        """Return the ledger of another pipeline of the group."""
-        return PlanLedger(self.zookeeper, self.paths.group, pipeline)
-
     def read_ledger(self) -> Ledger:
         """Return the pipeline's uid, newest plan and its result, and the operator's decisions."""
         self.zookeeper.sync(self.paths.root)  # a follower may lag behind the last driver's writes
@@ -330,48 +327,11 @@ class PlanLedger:
         version = found[1] if found else None
         return newest, version
 
-    def other_pipelines(self) -> dict[str, frozenset[str]]:
-        """Return the topics of each other pipeline of the group that has a plan and is in service.
-
-        Topics: those of the pipeline's newest plan.
-        """
-        found = {}
-        for name in self.pipelines():
-            if name == self.paths.pipeline:
-                continue
-            other = self.ledger_of(name)
-            if other.read_retirement():
-                continue
-            topics = other.topics()
-            if topics:
-                found[name] = topics
-        return found
-
-    def pipelines(self) -> list[str]:
-        """Return the names of all pipelines of the group."""
-        return sorted(self.zookeeper.children(self._pipelines) or ())
-
-    def groups(self) -> list[str]:
-        """Return the names of all groups in this ZooKeeper that have a pipeline."""
-        found = []
-        for group in self.zookeeper.children(CONSUMERS) or ():
-            if self.zookeeper.children(GroupPaths(group).pipelines):
-                found.append(group)
-        return sorted(found)
-
     def topics(self) -> frozenset[str]:
         """Return the topics of the newest plan. No other pipeline of the group may read them."""
         newest = max(self.plan_numbers(), default=0)
         plan = self.read_plan(newest) if newest else None
         return plan.known_topics if plan else frozenset()
-
-    def pipelines_version(self) -> int | None:
-        """Return a version that changes when a pipeline adds a topic; None: no pipelines yet.
-
-        Read before `other_pipelines`, it makes `store_plan` fail if a pipeline added a topic since.
-        """
-        found = self.zookeeper.read(self._pipelines)
-        return found[1] if found else None
 
     def plan_numbers(self) -> list[int]:
         """Return the numbers of the stored plans, ascending."""
@@ -595,44 +555,6 @@ class PlanLedger:
         path = self.paths.retired
         found = self.zookeeper.read(path)
         return ledger_documents.parse(Retirement, found[0], path=path) if found else None
-
-    def retire(self, retirement: Retirement, *, before: Retirement | None = None) -> None:
-        """Take the pipeline out of service; nothing is deleted.
-
-        `before`: the retirement to replace. Raises Owned if there is another one.
-        """
-        payload = ledger_documents.render(retirement)
-        path = self.paths.retired
-        if before is None:
-            is_stored = self.zookeeper.create(path, payload)
-        else:
-            found = self.zookeeper.read(path)
-            is_stored = (
-                found is not None
-                and ledger_documents.parse(Retirement, found[0], path=path) == before
-                and self.zookeeper.replace(path, payload, version=found[1])
-            )
-        if not is_stored:
-            raise Owned(
-                "Another operator retired this pipeline at the same time",
-                znode=path,
-                action="Check the pipeline with `etl pipelines list`",
-            )
-
-    def resume(self, *, pipelines_version: int) -> None:
-        """End the retirement, and take its topics again; `pipelines_version` as in `store_plan`.
-
-        Raises Owned if another pipeline of the group took a topic meanwhile.
-        """
-        request = self.zookeeper.client.transaction()
-        request.set_data(self._pipelines, b"", version=pipelines_version)
-        request.delete(self.paths.retired)
-        if not self.zookeeper.transact(request, self.paths.retired):
-            raise Owned(
-                "Another pipeline of this group took a topic at the same time",
-                znode=self.paths.retired,
-                action="Check the pipelines with `etl pipelines list`",
-            )
 
     def adopt_plan(self, plan: Plan, applied: CommitResult | None) -> None:
         """Write plan and result as the table has them, over those stored under the same number.

@@ -6,8 +6,6 @@ another of ours, an old consumer, which makes some attempts and then owns nothin
 event, or a run that claims partitions without an owner and is no member. Each of ours may die at
 every step, with its nodes there until its session ends; any of them may be as slow as it likes.
 
-    python -m tests.model.rebalancing
-
 Laws: a member of ours that believes that it owns a partition has the owner's node, so no two do;
 and from every state, when no member joins or leaves any more, the group settles: each partition is
 owned by the member of its assignment, without an event from outside.
@@ -15,14 +13,15 @@ owned by the member of its assignment, without an event from outside.
 
 from __future__ import annotations
 
-import sys
+from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import pytest
+
 from etl.decide import group_assignment
 from etl.decide.group_assignment import MemberAction, MemberState, Phase, Timing
-from tests.model.exploring import explored
 
 LOGS = (0, 1)
 TIMING = Timing(join_timeout_s=2, backoff_s=1)
@@ -306,22 +305,43 @@ def is_settled(s: State) -> bool:
 
 
 def explore(start: State) -> tuple[int, str | None]:
-    """How many states there are, and the way to the first that breaks a law."""
+    """How many states can be reached, and the shortest way to one that breaks a law, a line for
+    each step; None where every law holds.
+    """
+    before: dict[State, tuple[str, State] | None] = {start: None}
+    queue = deque([start])
     calm = set[State]()
+    while queue:
+        state = queue.popleft()
+        broken = broken_law(state)
+        quiet = state._replace(left=Left(0, 0, 0, 0))
+        if broken is None and quiet not in calm:
+            calm.add(quiet)
+            broken = broken_when_quiet(state)
+        if broken:
+            return len(before), "\n".join([broken, *way_to(state, before)])
+        for event, after in steps(state):
+            if after not in before:
+                before[after] = event, state
+                queue.append(after)
+    return len(before), None
 
-    def law(s: State) -> str | None:
-        if bad := broken_law(s):
-            return bad
-        quiet = s._replace(left=Left(0, 0, 0, 0))
-        if quiet in calm:
-            return None
-        calm.add(quiet)
-        last = after_quiet(s)
-        if not is_settled(last) and broken_law(last) is None:
-            return f"no member makes a step any more at {last.owners} of {set(last.ids)}"
-        return broken_law(last)
 
-    return explored(start, steps, law)
+def broken_when_quiet(s: State) -> str | None:
+    """What is wrong once no member joins or leaves any more."""
+    last = after_quiet(s)
+    broken = broken_law(last)
+    if broken is None and not is_settled(last):
+        return f"no member makes a step any more at {last.owners} of {set(last.ids)}"
+    return broken
+
+
+def way_to(state: State, before: dict[State, tuple[str, State] | None]) -> list[str]:
+    way = []
+    while origin := before[state]:
+        event, state = origin
+        way.append(event)
+    return way[::-1]
 
 
 STARTS = {
@@ -343,9 +363,31 @@ LARGE = {
 }
 
 
-if __name__ == "__main__":
-    for name, one in (STARTS | LARGE).items():
-        states, broken = explore(one)
-        print(f"{name}: {states:,} states", broken or "every law holds")
-        if broken:
-            sys.exit(1)
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_no_log_has_two_owners_and_everybody_settles(start: State) -> None:
+    states, broken = explore(start)
+    assert broken is None, broken
+    assert states >= 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("start", LARGE.values(), ids=LARGE)
+def test_the_same_holds_when_members_come_and_go_more_often(start: State) -> None:
+    states, broken = explore(start)
+    assert broken is None, broken
+    assert states > 50_000
+
+
+@pytest.mark.parametrize(
+    ("rule", "start"),
+    [
+        ("nudges", "an old consumer"),
+        ("claimer_nudges", "an old consumer and a run that claims"),
+        ("watches_first", "two of ours"),
+        ("leaves", "two of ours"),
+        ("lets_go_first", "an old consumer"),
+    ],
+)
+def test_without_one_of_the_rules_a_member_never_settles(rule: str, start: str) -> None:
+    broken = explore(STARTS[start]._replace(rules=Rules()._replace(**{rule: False})))[1]
+    assert broken is not None and "no member makes a step any more" in broken

@@ -1,1 +1,0 @@
-"""The protocol as a model: small enough to explore every interleaving."""

@@ -39,7 +39,7 @@ from etl.reader.fetch_options import FetchOptions
 from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker
-from tests.fakes.frames import exactly
+from tests.fakes.sockets import exactly
 from tests.networks.certificates import Authority
 
 LOG = TopicPartition("bench", 0)

@@ -23,7 +23,7 @@ from typing import Self
 from etl.testkit.brokers import Kafka
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST, free_port
-from tests.fakes.frames import read_frame
+from tests.fakes.sockets import read_frame
 
 FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = (
     1,

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from etl.testkit.server_process import HOST
 from tests.chaos.stage import Stage
-from tests.fakes.frames import read_frame
+from tests.fakes.sockets import read_frame
 from tests.system.driving import Pipeline
 
 MULTI, CREATE, CREATE2, SET_DATA, DELETE = 14, 1, 15, 5, 2

@@ -59,7 +59,7 @@ from etl.kafka.kafka_python_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
-from tests.fakes.frames import exactly
+from tests.fakes.sockets import exactly
 
 (
     PRODUCE,
@@ -177,6 +177,12 @@ class FakeLog:
             return (max((e for e in starts if e <= wanted), default=wanted), starts[min(above)])
         return (-1, -1)
 
+    def fences(self, epoch: int | None) -> int:
+        """The error code for a client that knows this leader epoch; 0 if it is the current one."""
+        if epoch is None or epoch in (-1, self.leader_epoch):
+            return 0
+        return 74 if epoch < self.leader_epoch else 75
+
     def readable_end(self, isolation: int) -> int:
         return self.stable if isolation else self.high
 
@@ -244,6 +250,9 @@ class FakeBroker:
     script     api key -> acts for the next responses; without one a response is sent as it is
     throttle   milliseconds to answer the next fetches with, which then name no partition
     """
+
+    cuts_first_batch = False
+    """Whether a fetch with a small limit has a part of the first batch, as before 0.10.1."""
 
     def __init__(
         self,
@@ -350,7 +359,7 @@ class FakeBroker:
             raise EOFError(f"request {key} is unknown")
         kind, answer = _ANSWERS[key]
         decoded = kind.decode(request, version=version, header=True)
-        response = answer(self, decoded, version)
+        response = getattr(self, answer.__name__)(decoded, version)  # a subclass may have its own
         response.API_VERSION = version
         response.with_header(int.from_bytes(request[4:8], "big"))
         return bytes(response.encode(header=True, framed=True))
@@ -422,74 +431,56 @@ class FakeBroker:
         )
 
     def _led(self, topic: str, partition: int) -> tuple[FakeLog | None, int]:
-        topic_partition = self.world.logs.get((topic, partition))
-        return (
-            topic_partition,
-            3
-            if topic_partition is None
-            else 0
-            if topic_partition.leader_id == self.broker_id
-            else 6,
-        )
+        found = self.world.logs.get((topic, partition))
+        if found is None:
+            return None, 3
+        return found, 0 if found.leader_id == self.broker_id else 6
 
     def _list_offsets(self, request: Any, version: int) -> Any:
-        topic_kind = ListOffsetsResponse.ListOffsetsTopicResponse
+        kind = ListOffsetsResponse.ListOffsetsTopicResponse
         topics = []
         for topic in request.topics:
-            partitions = []
-            for each in topic.partitions:
-                partition, code = self._led(topic.name, each.partition_index)
-                is_largest = each.timestamp == _LARGEST_TIME
-                if (
-                    partition is not None
-                    and partition.segments is not None
-                    and version
-                    and (each.timestamp >= 0 or is_largest)
-                ):
-                    code = 43
-                if (
-                    partition is not None
-                    and is_largest
-                    and any(batch[_MAGIC_AT] == 0 for batch in partition.batches)
-                ):
-                    code = 43
-                if partition and is_largest and not code:
-                    largest = max((_time_of(batch) for batch in partition.batches), default=-1)
-                else:
-                    largest = -1
-                if partition is None or code:
-                    offset = -1
-                else:
-                    offset = _offset_at(partition, each.timestamp, request.isolation_level)
-                if is_largest and partition and not code:
-                    assert version >= 7, "a broker before 3.0 takes it for a time before all others"
-                    offset = next(
-                        (
-                            _base_offset(batch)
-                            for batch in partition.batches
-                            if _time_of(batch) == largest
-                        ),
-                        -1,
-                    )
-                old: list[int] = []
-                if partition is not None and not code:
-                    old = _segments_before(partition, each.timestamp, offset)[
-                        : each.max_num_offsets
-                    ]
-                partitions.append(
-                    topic_kind.ListOffsetsPartitionResponse(
-                        partition_index=each.partition_index,
-                        error_code=code,
-                        timestamp=largest,
-                        offset=offset,
-                        old_style_offsets=old,
-                        leader_epoch=-1
-                        if partition is None or code or version < 4
-                        else partition.leader_epoch,
-                    )
-                )
-            topics.append(topic_kind(name=topic.name, partitions=partitions))
+            partitions = [
+                self._listed(topic.name, each, request.isolation_level, version)
+                for each in topic.partitions
+            ]
+            topics.append(kind(name=topic.name, partitions=partitions))
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+    def _listed(self, topic: str, each: Any, isolation: int, version: int) -> Any:
+        kind = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+        partition, code = self._led(topic, each.partition_index)
+        is_largest = each.timestamp == _LARGEST_TIME
+        if partition and not code:
+            is_by_time = is_largest or each.timestamp >= 0
+            has_segments_only = partition.segments is not None and version > 0
+            has_no_times = any(batch[_MAGIC_AT] == 0 for batch in partition.batches)
+            if is_by_time and has_segments_only or is_largest and has_no_times:
+                code = 43
+        if partition is None or code:
+            return kind(
+                partition_index=each.partition_index,
+                error_code=code,
+                timestamp=-1,
+                offset=-1,
+                old_style_offsets=[],
+                leader_epoch=-1,
+            )
+        timestamp, offset = -1, _offset_at(partition, each.timestamp, isolation)
+        if is_largest:
+            assert version >= 7, "a broker before 3.0 takes it for a time before all others"
+            times = {_time_of(batch): _base_offset(batch) for batch in reversed(partition.batches)}
+            timestamp = max(times, default=-1)
+            offset = times.get(timestamp, -1)
+        before = _segments_before(partition, each.timestamp, offset)
+        return kind(
+            partition_index=each.partition_index,
+            error_code=0,
+            timestamp=timestamp,
+            offset=offset,
+            old_style_offsets=before[: each.max_num_offsets],
+            leader_epoch=-1 if version < 4 else partition.leader_epoch,
+        )
 
     def _leader_epochs(self, request: Any, version: int) -> Any:
         kind = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -498,17 +489,11 @@ class FakeBroker:
             partitions = []
             for each in topic.partitions:
                 partition, code = self._led(topic.topic, each.partition)
-                if (
-                    partition is not None
-                    and not code
-                    and each.current_leader_epoch not in (-1, partition.leader_epoch)
-                ):
-                    code = 74 if each.current_leader_epoch < partition.leader_epoch else 75
-                epoch, end = (
-                    (-1, -1)
-                    if partition is None or code
-                    else partition.end_of_epoch(each.leader_epoch)
-                )
+                epoch, end = -1, -1
+                if partition and not code:
+                    code = partition.fences(each.current_leader_epoch)
+                if partition and not code:
+                    epoch, end = partition.end_of_epoch(each.leader_epoch)
                 partitions.append(
                     kind.EpochEndOffset(
                         error_code=code,
@@ -544,71 +529,69 @@ class FakeBroker:
                 self.world.changed.wait(left)
 
     def _read(self, request: Any) -> tuple[Any, bool]:
-        topic_kind = FetchResponse.FetchableTopicResponse
-        left, first_found, refused, topics = request.max_bytes, False, False, []
+        """The answer, and whether it is sent at once: with records, or with an error."""
+        kind = FetchResponse.FetchableTopicResponse
+        left, has_records, is_refused, topics = request.max_bytes, False, False, []
         for topic in request.topics:
             partitions = []
             for each in topic.partitions:
-                partition, code = (
-                    self._led(topic.topic, each.partition) if topic.topic else (None, 100)
+                limit = min(each.partition_max_bytes, max(left, 0))
+                read = self._read_partition(
+                    topic.topic, each, request.isolation_level, limit, whole=not has_records
                 )
-                if partition is not None and partition.refusals:
-                    code = partition.refusals.popleft()
-                if (
-                    partition is not None
-                    and not code
-                    and each.current_leader_epoch not in (-1, None, partition.leader_epoch)
-                ):
-                    code = 74 if each.current_leader_epoch < partition.leader_epoch else 75
-                if (
-                    partition is not None
-                    and not code
-                    and not partition.log_start <= each.fetch_offset <= partition.log_end
-                ):
-                    code = 1
-                known = partition is not None and not code
-                withheld = partition is not None and partition.withheld > 0
-                if partition is not None and withheld:
-                    partition.withheld -= 1
-                if partition is None or code or withheld:
-                    records = b""
-                else:
-                    records = _read_log(
-                        partition,
-                        each.fetch_offset,
-                        request.isolation_level,
-                        min(each.partition_max_bytes, max(left, 0)),
-                        whole=not first_found,
-                    )
-                left, first_found, refused = (
-                    left - len(records),
-                    first_found or bool(records),
-                    refused or bool(code),
-                )
-                aborted = topic_kind.PartitionData.AbortedTransaction
-                partitions.append(
-                    topic_kind.PartitionData(
-                        partition_index=each.partition,
-                        error_code=code,
-                        high_watermark=partition.high if partition and known else -1,
-                        last_stable_offset=partition.stable if partition and known else -1,
-                        log_start_offset=partition.log_start if partition and known else -1,
-                        aborted_transactions=[
-                            aborted(producer_id=who, first_offset=at)
-                            for who, at in partition.aborted
-                        ]
-                        if partition and request.isolation_level
-                        else None,
-                        preferred_read_replica=-1,
-                        records=records,
-                    )
-                )
-            topics.append(
-                topic_kind(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions)
+                partitions.append(read)
+                left -= len(read.records)
+                has_records = has_records or bool(read.records)
+                is_refused = is_refused or bool(read.error_code)
+            topics.append(kind(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
+        answer = FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
+        return answer, has_records or is_refused
+
+    def _read_partition(
+        self, topic: str | None, each: Any, isolation: int, limit: int, *, whole: bool
+    ) -> Any:
+        kind = FetchResponse.FetchableTopicResponse.PartitionData
+        partition, code = self._led(topic, each.partition) if topic else (None, 100)
+        if partition and partition.refusals:
+            code = partition.refusals.popleft()
+        if partition and not code:
+            code = partition.fences(each.current_leader_epoch)
+        if partition and not code:
+            is_inside = partition.log_start <= each.fetch_offset <= partition.log_end
+            code = 0 if is_inside else 1
+        if partition is None or code:
+            return kind(
+                partition_index=each.partition,
+                error_code=code,
+                high_watermark=-1,
+                last_stable_offset=-1,
+                log_start_offset=-1,
+                aborted_transactions=None,
+                preferred_read_replica=-1,
+                records=b"",
             )
-        return FetchResponse(
-            throttle_time_ms=0, error_code=0, session_id=0, responses=topics
-        ), first_found or refused
+        records = b""
+        if partition.withheld:
+            partition.withheld -= 1
+        else:
+            cuts = self.cuts_first_batch
+            records = _read_log(
+                partition, each.fetch_offset, isolation, limit, whole=whole, cuts=cuts
+            )
+        aborted = [
+            kind.AbortedTransaction(producer_id=who, first_offset=at)
+            for who, at in partition.aborted
+        ]
+        return kind(
+            partition_index=each.partition,
+            error_code=0,
+            high_watermark=partition.high,
+            last_stable_offset=partition.stable,
+            log_start_offset=partition.log_start,
+            aborted_transactions=aborted if isolation else None,
+            preferred_read_replica=-1,
+            records=records,
+        )
 
     def _produce(self, request: Any, version: int) -> Any:
         topic_kind = ProduceResponse.TopicProduceResponse
@@ -653,30 +636,29 @@ class FakeBroker:
     def _groups(self, request: Any, version: int) -> Any:
         kind = DescribeGroupsResponse.DescribedGroup
         code = self.world.group_error if self.world.coordinator == self.broker_id else 16
-        members = {} if code else self.world.members
-        return DescribeGroupsResponse(
-            throttle_time_ms=0,
-            groups=[
-                kind(
-                    error_code=code,
-                    group_id=request.groups[0],
-                    group_state="" if code else self.world.group_state,
-                    protocol_type="" if code else self.world.group_type,
-                    protocol_data="",
-                    members=[
-                        kind.DescribedGroupMember(
-                            member_id=name,
-                            group_instance_id=None,
-                            client_id="c",
-                            client_host="/10.0.0.7",
-                            member_metadata=b"",
-                            member_assignment=assignment,
-                        )
-                        for name, assignment in members.items()
-                    ],
-                )
-            ],
-        )
+        members = [
+            kind.DescribedGroupMember(
+                member_id=name,
+                group_instance_id=None,
+                client_id="c",
+                client_host="/10.0.0.7",
+                member_metadata=b"",
+                member_assignment=assignment,
+            )
+            for name, assignment in self.world.members.items()
+        ]
+        groups = [
+            kind(
+                error_code=code,
+                group_id=name,
+                group_state="" if code else self.world.group_state,
+                protocol_type="" if code else self.world.group_type,
+                protocol_data="",
+                members=[] if code else members,
+            )
+            for name in request.groups
+        ]
+        return DescribeGroupsResponse(throttle_time_ms=0, groups=groups)
 
     def _fences(self, request: Any) -> int:
         return self.world.fences(request)
@@ -1054,6 +1036,8 @@ def _offset_at(partition: FakeLog, when: int, isolation: int) -> int:
 
 def _segments_before(partition: FakeLog, when: int, offset: int) -> list[int]:
     """What version 0 answers, newest first."""
+    if when == -1 and partition.segments:
+        return [offset, *(first for first, _ in reversed(partition.segments))]
     if when < 0:
         return [offset]
     return [
@@ -1063,9 +1047,11 @@ def _segments_before(partition: FakeLog, when: int, offset: int) -> list[int]:
     ]
 
 
-def _read_log(partition: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool) -> bytes:
+def _read_log(
+    partition: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool, cuts: bool
+) -> bytes:
     """What a broker of 0.10.1 or later gives (KIP-74): cut anywhere, but never inside the first
-    record batch.
+    record batch; `cuts`: there too.
     """
     found = [
         batch
@@ -1074,6 +1060,6 @@ def _read_log(partition: FakeLog, offset: int, isolation: int, limit: int, *, wh
     ]
     if not found:
         return b""
-    if len(found[0]) > limit:
+    if len(found[0]) > limit and not cuts:
         return found[0] if whole else b""
     return b"".join(found)[:limit]

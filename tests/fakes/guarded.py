@@ -24,7 +24,7 @@ from kafka.protocol.sasl import (
 )
 
 from tests.fakes.broker import API_VERSIONS, FakeBroker
-from tests.fakes.frames import exactly
+from tests.fakes.sockets import exactly
 
 HANDSHAKE, AUTHENTICATE = 17, 36
 WRONG, NO_SUCH, NONE_WANTED = 58, 33, 34

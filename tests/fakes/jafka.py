@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, Leader, TopicPartition
 from tests.fakes.broker import Act, as_it_is
-from tests.fakes.frames import exactly
+from tests.fakes.sockets import exactly
 
 PRODUCE, FETCH, MULTIFETCH, MULTIPRODUCE, OFFSETS, CREATE, DELETE = range(7)
 OUT_OF_RANGE, WRONG_PARTITION, UNKNOWN = 1, 3, -1

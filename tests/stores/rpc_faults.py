@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etl.testkit.server_process import HOST
-from tests.fakes.frames import exactly
+from tests.fakes.sockets import exactly
 from tests.stores.way import Kept
 
 _HEADER_BYTES = 7

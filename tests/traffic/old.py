@@ -18,7 +18,7 @@ from typing import Any
 from etl.testkit.brokers import Kafka
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
-from tests.fakes.frames import read_frame
+from tests.fakes.sockets import read_frame
 from tests.traffic.rows import Message, Row
 
 _AT_ONCE = 20

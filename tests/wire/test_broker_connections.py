@@ -37,7 +37,7 @@ from tests.fakes.broker import (
     reset_after,
 )
 from tests.fakes.contract import BrokerContract, Served
-from tests.fakes.listening import listening
+from tests.fakes.sockets import listening
 
 LOG = TopicPartition("demo", 0)
 BATCH = encode(Batch(0, [Rec(0, b"hello"), Rec(1, b"world")]))

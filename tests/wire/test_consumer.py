@@ -334,7 +334,7 @@ def test_a_silent_broker_is_raised_and_delays_no_other() -> None:
 
 
 def test_a_broker_of_0_8_is_read_and_the_end_of_its_log_is_reported() -> None:
-    with OldBroker("0.8").listening() as broker:
+    with OldBroker("0.8") as broker:
         broker.log("clicks").append(b"0", b"1", b"2")
         settings: dict[str, Any] = {"auto_offset_reset": "earliest", "broker_version": "0.8.2"}
         with Consumer(f"127.0.0.1:{broker.port}", fetch_max_wait_ms=50, **settings) as consumer:

@@ -346,7 +346,7 @@ def test_planned_tasks_read_each_offset_once(cuts: list[int], start: int, size: 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
 def test_an_error_of_the_planning_names_options_only(release: str) -> None:
-    with OldBroker(release).listening() as old:
+    with OldBroker(release) as old:
         old.log("clicks", 0).append(*[b"x"] * 30)
         options = {"subscribe": "clicks", "broker_version": release}
         options["kafka.bootstrap.servers"] = f"127.0.0.1:{old.port}"

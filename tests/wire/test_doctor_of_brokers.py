@@ -80,7 +80,7 @@ def test_absent_jafka_brokers_are_reported() -> None:
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
 def test_old_brokers_need_no_acl(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.05)
-    with OldBroker(release).listening() as broker:
+    with OldBroker(release) as broker:
         broker.log("clicks")
         findings = findings_of(broker, assume_cluster_id="old")
         untold, _ = doctor_services.topics("topics", findings)

@@ -30,7 +30,7 @@ from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.guarded import REFUSED, WRONG, Guarded
-from tests.fakes.listening import listening
+from tests.fakes.sockets import listening
 from tests.networks.certificates import Authority, Certificate
 
 Certified = tuple[Authority, Certificate]

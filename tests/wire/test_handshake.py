@@ -27,7 +27,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["0.8", "0.9"])
 def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
-    with OldBroker(request.param).listening() as broker:
+    with OldBroker(request.param) as broker:
         broker.log("demo").append(b"hello")
         yield broker
 
@@ -51,7 +51,7 @@ def test_an_old_broker_is_recognized(old: OldBroker) -> None:
 
 
 def test_a_broker_of_0_9_may_hang_up_as_0_8_does() -> None:
-    with OldBroker("0.9", hangs_up=True).listening() as old, consumer_of(old) as consumer:
+    with OldBroker("0.9", hangs_up=True) as old, consumer_of(old) as consumer:
         assert consumer.introduction() == "Kafka, treated as 0.9, Fetch v1"
 
 
@@ -71,7 +71,7 @@ def test_a_silent_broker_is_waited_for_once_only(monkeypatch: pytest.MonkeyPatch
         return is_answering(connection, deadline)
 
     monkeypatch.setattr(Connection, "is_answering", timed)
-    with OldBroker("0.9").listening() as old:
+    with OldBroker("0.9") as old:
         for _ in range(3):
             with consumer_of(old) as consumer:
                 assert consumer.introduction().startswith("Kafka, treated as 0.9")

@@ -18,7 +18,7 @@ from etl.model.partitions import TopicPartition
 from tests.fakes.broker import FakeBroker
 from tests.fakes.jafka import OFFSETS, JafkaBroker, entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
-from tests.fakes.listening import listening
+from tests.fakes.sockets import listening
 
 DEMO = TopicPartition("demo", 0, 3)
 HELLO, WORLD = entry(b"hello"), entry(b"world!")

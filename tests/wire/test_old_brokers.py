@@ -26,15 +26,16 @@ from etl.model.partitions import (
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from tests.builders import split_fetch_options
-from tests.fakes.old_broker import (
+from tests.fakes.broker import (
     API_VERSIONS,
     FETCH,
     GROUPS,
     LIST_OFFSETS,
     METADATA,
-    OldBroker,
-    OldLog,
+    hang_up,
+    instead,
 )
+from tests.fakes.old_broker import OldBroker
 
 DEMO, OTHER = TopicPartition("demo", 0), TopicPartition("demo", 1)
 COMMITTED = Isolation.READ_COMMITTED
@@ -49,9 +50,10 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["0.8", "0.9"])
 def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
     """`demo` has ten messages in its first partition, from 20 on, and none in its second."""
-    with OldBroker(request.param).listening() as broker:
-        broker.logs["demo", 0] = OldLog(segments=[(20, 1000), (25, 2000)])
-        broker.log("demo", 0).append(*(b"%d" % number for number in range(20, 30)))
+    with OldBroker(request.param) as broker:
+        first = broker.log("demo", 0)
+        first.log_start, first.segments = 20, [(20, 1000), (25, 2000)]
+        first.append(*(b"%d" % number for number in range(20, 30)))
         broker.log("demo", 1)
         yield broker
 
@@ -281,9 +283,9 @@ def test_a_broker_that_only_fails_is_not_reported_as_an_older_one(old: OldBroker
         with SimpleConsumer("127.0.0.1", old.port, generation=release) as consumer:
             return consumer.topic_metadata().topics.keys()
 
-    old.before_answer[METADATA] = lambda connection: connection.close()
+    old.script[METADATA].append(hang_up)
     assert metadata() == {"demo"}
     half = struct.pack(">iib", 5, 1, 0)
-    old.before_answer[METADATA] = lambda connection: connection.sendall(half)
+    old.script[METADATA].append(instead(half))
     with pytest.raises(CorruptData):
         metadata()

@@ -174,7 +174,7 @@ def test_a_log_without_a_leader_is_not_requested(broker: FakeBroker) -> None:
 def test_old_messages_have_no_time(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
     monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.05)
-    with OldBroker(release).listening() as broker:
+    with OldBroker(release) as broker:
         broker.log("demo", 0).append(b"one", LARGE)
         found = oldest_of(broker, {LOGS[0]: (0, 2)})
     assert found == {LOGS[0]: OldestRecord(why="its message format has no timestamps")}

@@ -9,30 +9,154 @@ and then the real services need no Spark.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
 import pytest
 
-from etl.errors import CommitUnknown, LedgersDisagree, Owned
-from etl.model.partitions import Committed, PartitionOffsets
-from etl.model.plans import Request, RunKeyRecord
-from etl.model.snapshot import Ledger, ResolvedRequest
-from tests.builders import with_facts
-from tests.fakes.table_contract import TableContract
-from tests.fakes.world_stage import (
-    GROUP_OWNER,
-    SIZES,
-    Stage,
-    another,
-    append,
-    counts,
-    loaded,
-    plan_for,
-    stored,
+from etl.errors import CommitUnknown, ExpiredOffsets, LedgersDisagree, Owned, TableAppeared
+from etl.ledger.plan_document import with_id
+from etl.model.partitions import NOTHING_COMMITTED, Committed, PartitionOffsets, TopicPartition
+from etl.model.plans import (
+    CommitResult,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    PlanOrigin,
+    Request,
+    RunKeyRecord,
+    TableExpectation,
 )
+from etl.model.snapshot import Ledger, ResolvedRequest, Table
+from etl.run.service_interfaces import Services
+from tests.builders import changed, plain_plan, with_facts
+
+SIZES = (5, 3, 4)
+"""How many records each of the stage's logs has. The third is for what cannot be undone."""
+
+
+class Stage(Protocol):
+    """One ZooKeeper, three partitions and a path for a table, real or not; without any plan."""
+
+    @property
+    def logs(self) -> tuple[TopicPartition, ...]:
+        """Three partitions of one topic with the sizes of `SIZES`."""
+
+    def world(self, run_id: str = "run-1", request: Request | None = None) -> Services:
+        """A driver with its own session; all of them drive the same pipeline. `request`: the run's
+        bounds and key in addition to the conf.
+        """
+
+    def rows(self) -> list[tuple[TopicPartition, int]]:
+        """Log and offset of each row of the table, in order."""
+
+    def losses(self) -> list[Loss]:
+        """The rows of the losses table, in order."""
+
+    def plans(self) -> dict[int, str]:
+        """Number and id of each plan that ZooKeeper holds."""
+
+    def forget(self, number: int | None = None) -> None:
+        """Delete this plan and its result from ZooKeeper; without a number the whole pipeline."""
+
+    def expire(self, partition: TopicPartition, until: int) -> None:
+        """Retention deletes the records before `until`."""
+
+    def replace_table(self) -> None:
+        """Another writer creates a table with the same columns at the table's path."""
+
+    def clean_up_log(self) -> None:
+        """The table's log loses the commits' metadata; the rows stay."""
+
+
+def plan_for(world: Services, until: Mapping[TopicPartition, int], **changes: Any) -> Plan:
+    """The next plan, up to these offsets, of a driver that observes now. It is not stored."""
+    seen = world.observe()
+    newest, table = seen.ledger.newest, seen.table
+    positions = {
+        **(newest.loaded_until if newest else {partition: 0 for partition in until}),
+        **until,
+    }
+    starts = {
+        partition: newest.loaded_until.get(partition, 0) if newest else 0 for partition in until
+    }
+    plan = plain_plan(
+        number=newest.number + 1 if newest else 1,
+        origin=PlanOrigin(
+            pipeline_id=seen.ledger.uid or "uid1",
+            created_at_ms=world.now_ms(),
+            previous=newest.id if newest else None,
+        ),
+        kind=PlanKind.INGEST,
+        cluster=seen.cluster,
+        shape="shape",
+        loaded_until=positions,
+        ranges=tuple(
+            OffsetRange(partition, starts[partition], until[partition], seen.leaders[partition])
+            for partition in sorted(until)
+            if starts[partition] < until[partition]
+        ),
+        expected_commits={
+            partition: seen.committed.get(partition, NOTHING_COMMITTED) for partition in positions
+        },
+        table=TableExpectation(
+            id=table.id if table else None,
+            transaction_version=(table.transaction_version or 0) if table else 0,
+            version=table.version if table else None,
+        ),
+        topic_ids=seen.topic_ids,
+    )
+    return with_id(changed(plan, **changes))
+
+
+def another(plan: Plan, **changes: Any) -> Plan:
+    """Another plan of the same number."""
+    return with_id(changed(plan, **{"supersedes": plan.id, "reason": "it is tried", **changes}))
+
+
+def append(world: Services, plan: Plan) -> tuple[CommitResult | None, Table | None]:
+    """Look, fetch and append, as a run does."""
+    return world.append(plan, world.fetch(plan, world.observe()))
+
+
+def stored(world: Services, until: Mapping[TopicPartition, int], **changes: Any) -> Plan:
+    """The next plan, stored."""
+    plan = plan_for(world, until, **changes)
+    world.store(plan)
+    return plan
+
+
+def appended(
+    world: Services, until: Mapping[TopicPartition, int], **changes: Any
+) -> tuple[Plan, CommitResult]:
+    """The next plan in the ledger and in the table; no record of it, and no offset moved."""
+    plan = stored(world, until, **changes)
+    applied, _ = append(world, plan)
+    assert applied is not None
+    return plan, applied
+
+
+def loaded(world: Services, until: Mapping[TopicPartition, int], **changes: Any) -> Plan:
+    """The next plan, as a quiet run leaves it."""
+    plan, applied = appended(world, until, **changes)
+    world.record(plan, applied)
+    world.commit(plan)
+    return plan
+
+
+def counts(applied: CommitResult | None) -> list[tuple[int | None, int]]:
+    """Rows and missing offsets of each range."""
+    assert applied is not None
+    return [(result.rows, result.missing_offsets) for result in applied.results]
+
 
 K = Request("2026-01-31T00")
 
 
-class WorldContract(TableContract):
+class WorldContract:
     """What `ingest` may rely on."""
 
     def test_before_anything_is_planned_there_are_logs_and_nothing_else(self, stage: Stage) -> None:
@@ -178,26 +302,6 @@ class WorldContract(TableContract):
             zombie.commit(plan)
         assert world.observe().committed == {partition: Committed(2, 1)}
 
-    def test_where_another_consumer_owns_one_log_none_is_claimed(self, stage: Stage) -> None:
-        a, b, _ = stage.logs
-        world = stage.world()
-        plan = plan_for(world, {a: 5, b: 3})
-        stage.own(b)
-        with pytest.raises(Owned, match=GROUP_OWNER), world.claiming(plan):
-            pytest.fail("it is owned")
-        assert list(world.observe().owners) == [b]
-
-    def test_claims_are_given_back_when_the_run_fails(self, stage: Stage) -> None:
-        world = stage.world()
-        with pytest.raises(ZeroDivisionError), world.claiming(plan_for(world, {stage.logs[0]: 5})):
-            1 / 0  # noqa: B018
-        assert world.observe().owners == {}
-
-    def test_of_an_unused_key_the_ledger_has_nothing(self, stage: Stage) -> None:
-        stored(stage.world(), {stage.logs[0]: 2}, run_key="another")
-        assert stage.world("run-2", K).observe().request == ResolvedRequest(K)
-        assert stage.world("run-2").observe().request is None
-
     def test_a_key_is_found_in_the_plan_that_was_made_under_it_however_many_came_later(
         self, stage: Stage
     ) -> None:
@@ -222,3 +326,168 @@ class WorldContract(TableContract):
         assert stage.plans()[2] == plan.id and world.observe().request == ResolvedRequest(
             K, RunKeyRecord("2026-01-31T00", 1, is_empty=True)
         )
+
+    # -- the table
+
+    def test_rows_of_any_offsets_in_the_present_table_are_counted_whoever_appended_them(
+        self, stage: Stage
+    ) -> None:
+        a, b, _ = stage.logs
+        world = stage.world()
+        plan, _ = appended(world, {a: 4, b: 3})
+        request = replace(
+            plan, ranges=(OffsetRange(a, 2, 6), OffsetRange(b, 0, 3), OffsetRange(b, 7, 9))
+        )
+        found = world.loaded.results_in_table(request)
+        assert found is not None and [one.rows for one in found] == [2, 3, 0]
+        if a.broker_id is None:
+            assert [(one.gaps, one.gaps_complete) for one in found] == [
+                (((4, 6),), True),
+                ((), True),
+                (((7, 9),), True),
+            ]
+
+    def test_an_append_adds_each_record_of_the_plan_once_and_returns_applied(
+        self, stage: Stage
+    ) -> None:
+        a, b, _ = stage.logs
+        world = stage.world()
+        plan = stored(world, {a: 4, b: 3})
+        applied, table = append(world, plan)
+        assert applied is not None and table is not None
+        assert stage.rows() == [(a, n) for n in range(4)] + [(b, n) for n in range(3)]
+        assert (
+            applied.is_of(plan) and not applied.is_recounted and counts(applied) == [(4, 0), (3, 0)]
+        )
+        assert (applied.run_id, applied.table_id, applied.delta_version) == (
+            "run-1",
+            table.id,
+            table.version,
+        )
+        assert table.transaction_version == 1 and table.metadata is not None
+        assert (table.metadata.plan_id, table.metadata.run_id) == (plan.id, "run-1")
+
+    def test_the_plan_that_another_driver_appended_is_not_appended_again_and_its_rows_are_counted(
+        self, stage: Stage
+    ) -> None:
+        world, zombie = stage.world(), stage.world("run-2")
+        plan, first = appended(world, {stage.logs[0]: 4})
+        again, table = append(zombie, plan)
+        assert again is not None and table is not None
+        assert stage.rows() == [(stage.logs[0], n) for n in range(4)]
+        assert (again.run_id, again.delta_version, table.version) == (
+            "run-1",
+            first.delta_version,
+            first.delta_version,
+        )
+        assert again.is_recounted and counts(again) == [(4, 0)] and not again.results[0].epochs
+
+    def test_where_the_table_holds_another_plan_of_the_number_nothing_is_appended(
+        self, stage: Stage
+    ) -> None:
+        world, zombie = stage.world(), stage.world("run-2")
+        plan = stored(world, {stage.logs[0]: 4})
+        instead = another(plan, ranges=())
+        world.supersede(instead, world.read_ledger())
+        append(world, instead)
+        applied, table = append(zombie, plan)
+        assert applied is None and table is not None and table.metadata is not None
+        assert table.metadata.plan_id == instead.id and stage.rows() == []
+
+    def test_a_plan_that_later_ones_came_after_is_found_where_it_is(self, stage: Stage) -> None:
+        world, zombie = stage.world(), stage.world("run-2")
+        first, applied = appended(world, {stage.logs[0]: 0}, ranges=())
+        world.record(first, applied)
+        second = loaded(world, {stage.logs[0]: 0}, ranges=())
+        again, table = append(zombie, first)
+        assert again is not None and table is not None
+        assert (again.number, again.delta_version) == (1, applied.delta_version)
+        assert table.transaction_version == second.number == 2
+
+    def test_an_append_that_fails_leaves_no_row_and_its_number_is_free(self, stage: Stage) -> None:
+        partition, world = stage.logs[2], stage.world()
+        plan = stored(world, {partition: 4}, ranges=(OffsetRange(partition, 0, 4),))
+        stage.expire(partition, 2)
+        with pytest.raises(ExpiredOffsets):
+            append(world, plan)
+        assert world.observe().table is None
+        instead = another(plan, ranges=())
+        world.supersede(instead, world.read_ledger())
+        assert append(world, instead)[0] is not None
+
+    def test_a_plan_for_no_table_is_not_appended_where_there_is_one_by_now(
+        self, stage: Stage
+    ) -> None:
+        world = stage.world()
+        plan = stored(world, {stage.logs[0]: 4})
+        stage.replace_table()
+        with pytest.raises(TableAppeared):
+            append(world, plan)
+        assert stage.rows() == []
+
+    def test_a_plan_for_one_table_is_not_appended_to_another(self, stage: Stage) -> None:
+        world = stage.world()
+        loaded(world, {stage.logs[0]: 0}, ranges=())
+        plan = stored(world, {stage.logs[0]: 4})
+        stage.replace_table()
+        with pytest.raises(LedgersDisagree):
+            append(world, plan)
+        assert stage.rows() == []
+
+    def test_a_plan_is_counted_again_where_the_table_has_it_and_no_other_is(
+        self, stage: Stage
+    ) -> None:
+        world = stage.world("run-2")
+        plan = stored(world, {stage.logs[0]: 4})
+        assert world.recount(plan) is None
+        append(stage.world(), plan)
+        recounted = world.recount(plan)
+        assert recounted is not None and (recounted.run_id, recounted.is_recounted) == (
+            "run-1",
+            True,
+        )
+        assert counts(recounted) == [(4, 0)] and world.recount(another(plan)) is None
+
+    def test_where_the_tables_log_forgot_the_commit_the_rows_of_today_are_counted(
+        self, stage: Stage
+    ) -> None:
+        world = stage.world("run-2")
+        plan, _ = appended(stage.world(), {stage.logs[0]: 4})
+        stage.clean_up_log()
+        seen = world.observe().table
+        assert seen is not None and (seen.transaction_version, seen.metadata) == (1, None)
+        recounted = world.recount(plan)
+        assert recounted is not None and recounted.run_id is None and counts(recounted) == [(4, 0)]
+
+    def test_the_record_of_another_plan_is_none_of_this_one_and_gives_way_to_it(
+        self, stage: Stage
+    ) -> None:
+        world = stage.world()
+        plan, applied = appended(world, {stage.logs[0]: 0}, ranges=())
+        world.record(plan, replace(applied, plan_id=another(plan).id))
+        assert world.read_ledger().applied is None
+        world.record(plan, applied)
+        assert world.read_ledger().applied == applied
+
+    def test_what_a_plan_let_go_is_written_down_once_with_its_record_or_without(
+        self, stage: Stage
+    ) -> None:
+        partition, world = stage.logs[0], stage.world()
+        lost = Loss(partition, 0, 2, LossReason.EXPIRED)
+        plan, applied = appended(world, {partition: 2}, ranges=(), lost=(lost,))
+        assert stage.losses() == []
+        world.record(plan, None)
+        assert stage.losses() == [lost] and world.read_ledger().applied is None
+        world.record(plan, applied)
+        assert stage.losses() == [lost] and world.read_ledger().applied == applied
+        loaded(world, {partition: 2}, ranges=())
+        assert stage.losses() == [lost]
+
+    def test_a_plan_that_is_adopted_has_its_losses_written_down(self, stage: Stage) -> None:
+        partition, world = stage.logs[0], stage.world()
+        lost = Loss(partition, 0, 2, LossReason.MISSING)
+        plan, _ = appended(world, {partition: 2}, ranges=(), lost=(lost,))
+        stage.forget()
+        world.observe()
+        world.adopt(plan)
+        assert stage.losses() == [lost]

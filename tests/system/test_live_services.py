@@ -16,11 +16,10 @@ from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.delta.losses import read_losses
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.ledger.znode_paths import GroupPaths, PipelinePaths
+from etl.ledger.znode_paths import PipelinePaths
 from etl.model.columns import arrow_schema
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, Request
-from etl.model.snapshot import ForeignCommit
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
 from etl.settings.choices import split_address
@@ -28,15 +27,14 @@ from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
 from tests.conftest import TopicFactory
-from tests.fakes.world_contract import WorldContract
-from tests.fakes.world_stage import GROUP_OWNER, SIZES
+from tests.fakes.world_contract import SIZES, WorldContract
 from tests.traffic.modern import took
 
 PIPELINE = "clicks"
 
 
 class RealStage:
-    """`world_stage.Stage` on ZooKeeper and Delta."""
+    """`world_contract.Stage` on ZooKeeper and Delta."""
 
     def __init__(
         self,
@@ -61,7 +59,7 @@ class RealStage:
         )
         self._ours = opened.enter_context(ZooKeeper(connect))
         self._ledger = PlanLedger(self._ours, group, PIPELINE)
-        self._paths, self._offsets = PipelinePaths(group, PIPELINE), GroupPaths(group)
+        self._paths = PipelinePaths(group, PIPELINE)
         self._ours.ensure(self._paths.root)  # as the driver's lock does
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> LiveServices:
@@ -82,9 +80,6 @@ class RealStage:
     def plans(self) -> dict[int, str]:
         return {plan.number: plan.id for plan in self._ledger.read_plans()}
 
-    def removals(self) -> list[ForeignCommit]:
-        return list(self._ledger.read_loaded_intervals().removals)
-
     def forget(self, number: int | None = None) -> None:
         if number:
             gone = [self._paths.plan(number), self._paths.applied(number)]
@@ -93,15 +88,6 @@ class RealStage:
         for path in gone:
             self._ours.delete_tree(path)
         self._ours.ensure(self._paths.root)
-
-    def move_offset(self, partition: TopicPartition, offset: int) -> None:
-        path, payload = self._offsets.offset(partition), str(offset).encode()
-        if not self._ours.create(path, payload):
-            self._ours.client.set(path, payload)
-
-    def own(self, partition: TopicPartition) -> None:
-        path, owner = self._offsets.owner(partition), f"{self._group}_{GROUP_OWNER}".encode()
-        self._ours.client.create(path, owner, ephemeral=True, makepath=True)
 
     def expire(self, partition: TopicPartition, until: int) -> None:
         from kafka import TopicPartition

@@ -7,20 +7,18 @@ import pytest
 from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, Request
-from etl.model.snapshot import ForeignCommit
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.world import FakeWorld
-from tests.fakes.world_contract import WorldContract
-from tests.fakes.world_stage import GROUP_OWNER, SIZES
+from tests.fakes.world_contract import SIZES, WorldContract
 from tests.fakes.znode_views import GROUP, PIPELINE
 
 SETTINGS = plain_settings(pipeline=PIPELINE, group=GROUP)
 
 
 class FakeStage:
-    """`world_stage.Stage` in memory."""
+    """`world_contract.Stage` in memory."""
 
     def __init__(self, broker_id: int | None = None) -> None:
         self.logs = tuple(
@@ -50,21 +48,12 @@ class FakeStage:
             for number, payload in self._outside.plans.items()
         }
 
-    def removals(self) -> list[ForeignCommit]:
-        return self._outside.removals
-
     def forget(self, number: int | None = None) -> None:
         for kept in (self._outside.plans, self._outside.applied):
             for one in [number] if number else list(kept):
                 kept.pop(one, None)
         if number is None:
             self._outside.uid = None
-
-    def move_offset(self, partition: TopicPartition, offset: int) -> None:
-        self._outside.move_offset(partition, offset)
-
-    def own(self, partition: TopicPartition) -> None:
-        self._outside.owners[partition] = f"{GROUP}_{GROUP_OWNER}"
 
     def expire(self, partition: TopicPartition, until: int) -> None:
         self._outside.logs[partition].log_start = until

@@ -58,7 +58,6 @@ from tests.fakes.record_oracle import RecordOracle
 from tests.fakes.sleeping_driver import At, Driver, Fate
 from tests.fakes.stories import accept, new_report, outcomes, set_to, settings_of
 from tests.fakes.world import FakeWorld
-from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
 LOGS = (TopicPartition("clicks", 0), TopicPartition("clicks", 1), TopicPartition("clicks-2", 0))
 TOPICS = ("clicks", "clicks-2")
@@ -122,7 +121,7 @@ class Pipeline(RuleBasedStateMachine):
         """Whether something happened that may stop a run."""
         self.is_restored = False
         """Whether a copy was put back since the last complete run."""
-        self.copies = [znodes_of(self.outside)]
+        self.copies = [self.outside.zookeeper.persistent()]
         """Of ZooKeeper, since an operator last accepted a table; the first one is empty."""
         self.tables: list[list[FakeCommit]] = []
 
@@ -545,7 +544,7 @@ class Pipeline(RuleBasedStateMachine):
     @rule()
     def back_up(self) -> None:
         """A copy of ZooKeeper and of the table."""
-        self.copies.append(znodes_of(self.outside))
+        self.copies.append(self.outside.zookeeper.persistent())
         self.tables.append(list(self.outside.table or ()))
 
     @precondition(lambda self: not self.is_restored)
@@ -554,7 +553,7 @@ class Pipeline(RuleBasedStateMachine):
         """Restore an older copy of ZooKeeper. All runs end first, as docs/guides/exit-5.md demands."""
         self.copies = self.copies[: place + 1]
         self._kill_sleepers()
-        restore_znodes(self.outside, self.copies[-1])
+        self.outside.zookeeper.restore(self.copies[-1])
         self.oracle.expired.clear()
         self.is_restored = True
         self._trouble(*LOGS)
@@ -636,7 +635,7 @@ class Pipeline(RuleBasedStateMachine):
                 raise NeedsDecision("there is no plan yet", action="Run `etl run CONF`")
             self.oracle.excuse_given_up(newest.loaded_until)
             accept_table(self.outside, settings=self.settings)
-            self.copies = [znodes_of(self.outside)]
+            self.copies = [self.outside.zookeeper.persistent()]
         elif "etl ledger restore CONF" in error.action:
             restore_ledger(self.outside, self.settings)
         elif error.retriable or isinstance(error, OffsetMoved) or "etl run CONF" in error.action:

@@ -97,7 +97,7 @@ class FakeLog:
         assert self.log_start <= start <= until <= self.end, (
             "a driver fetches offsets that the partition does not have"
         )
-        return [offset for offset in range(start, until) if offset not in self.missing | self.lost]
+        return sorted(self.held(start, until))
 
     def held(self, start: int, until: int) -> set[Place]:
         """The same, whatever the log holds by now."""
@@ -119,12 +119,6 @@ class FakeLog:
         )
 
     def first_at(self, moment: int) -> int:
-        """The first offset with a record that late, the end without one."""
-        return next(
-            (
-                offset
-                for offset in range(self.log_start, self.end)
-                if self.later.get(offset, 0) >= moment
-            ),
-            self.end,
-        )
+        """The same; the end without one."""
+        found = self.late_at(moment)
+        return self.end if found is None else found

@@ -80,12 +80,7 @@ class PhysicalLog(FakeLog):
             "a driver fetches offsets that the partition does not have"
         )
         assert {start, until} <= {*self._starts, self.end}, "a range begins or ends inside an entry"
-        return [
-            (at, index)
-            for at, messages in self.entries
-            if start <= at < until
-            for index in range(messages)
-        ]
+        return sorted(self.held(start, until))
 
     def held(self, start: int, until: int) -> set[Place]:
         return {

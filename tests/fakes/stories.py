@@ -5,33 +5,35 @@ moment and in the end.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
 
-from etl.commands.operator_session import as_member
+from etl.commands.operator_session import (
+    as_member,
+    finish_earlier_work,
+    plan_of_command,
+    store_decided,
+)
 from etl.decide.accept_partitions import AcceptRequest, plan_reset
-from etl.decide.next_step import repair_of, repaired
+from etl.decide.next_step import repair_of
 from etl.decide.partition_owners import (
-    command_plan,
     leave_to_owners,
-    reject_fenced_plan,
     reject_partitions_of_other_members,
     reject_unknown_incarnations,
     reject_unrecorded_commit,
 )
-from etl.decide.plan_replacement import in_place_of
 from etl.decide.reconcile import where_we_stand
 from etl.decide.set_offsets import intervals_to_look_up, moves_to, plan_set, reject_loaded, standing
 from etl.errors import NeedsDecision
-from etl.ledger.plan_document import parse_plan, with_id
+from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import Plan
-from etl.model.snapshot import Replay, Snapshot, StoredBackfill, Supersede, UpToDate
+from etl.model.snapshot import Replay, StoredBackfill, Supersede, UpToDate
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.run.ingest import finish_repair, ingest, store_or_replace
+from etl.run.ingest import ingest
 from etl.settings.sections import Settings
 from tests.builders import plain_settings, with_facts
 from tests.fakes.fake_log import FakeLog, offset_of
@@ -276,48 +278,31 @@ def accept(
     world = _world_of_command(outside, settings, at, share)
     wanted = AcceptRequest(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
     with as_member(world, settings) as owned:
-        return _accept(
-            world,
-            with_facts(world.observe(wanted.offsets_of), share=owned),
-            settings,
-            wanted,
-            outside,
-        )
-
-
-def _accept(
-    world: FakeWorld,
-    snapshot: Snapshot,
-    settings: Settings,
-    wanted: AcceptRequest,
-    outside: Outside,
-) -> Plan:
-    state = where_we_stand(snapshot, settings)
-    reject_unrecorded_commit(state, snapshot, settings)
-    if isinstance(state, Supersede):
-        state = Replay(state.plan)
-    repair = repair_of(state, snapshot)
-    stored = None
-    if isinstance(state, StoredBackfill):
-        stored, state = state.plan, state.state
-    if not isinstance(state, (UpToDate, Replay)):
-        raise NeedsDecision(
-            "there is no plan yet, or only the table has it", action="Run `etl run CONF`"
-        )
-    finish_repair(world, repair, new_report())
-    snapshot = repaired(snapshot, repair)
-    plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
-    old = state.last if isinstance(state, UpToDate) else state.plan
-    anew = [
-        partition
-        for partition, epoch in plan.incarnations.items()
-        if epoch != old.incarnations.get(partition, 0)
-    ]
-    reject_partitions_of_other_members(anew, snapshot, settings)
-    reject_unknown_incarnations(state, anew)
-    plan = command_plan(plan, snapshot, settings)
-    plan = with_id(in_place_of(plan, stored) if stored else plan)
-    reject_fenced_plan(store_or_replace(world, plan, snapshot.ledger))
+        snapshot = with_facts(world.observe(wanted.offsets_of), share=owned)
+        state = where_we_stand(snapshot, settings)
+        reject_unrecorded_commit(state, snapshot, settings)
+        if isinstance(state, Supersede):
+            state = Replay(state.plan)
+        repair = repair_of(state, snapshot)
+        stored = None
+        if isinstance(state, StoredBackfill):
+            stored, state = state.plan, state.state
+        if not isinstance(state, (UpToDate, Replay)):
+            raise NeedsDecision(
+                "there is no plan yet, or only the table has it", action="Run `etl run CONF`"
+            )
+        snapshot = finish_earlier_work(world, repair, snapshot, settings, "run-1")
+        plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
+        old = state.last if isinstance(state, UpToDate) else state.plan
+        anew = [
+            partition
+            for partition, incarnation in plan.incarnations.items()
+            if incarnation != old.incarnations.get(partition, 0)
+        ]
+        reject_partitions_of_other_members(anew, snapshot, settings)
+        reject_unknown_incarnations(state, anew)
+        plan = plan_of_command(plan, snapshot, settings, stored)
+        store_decided(world, plan, snapshot.ledger)
     return plan
 
 
@@ -336,17 +321,35 @@ def set_to(
     named = {dict(zip("abc", outside.logs))[name]: to for name, to in targets.items()}
     world = _world_of_command(outside, settings, at, share)
     with as_member(world, settings) as owned:
-        snapshot = with_facts(
-            world.observe(lambda partition: [named[partition]] if partition in named else ()),
-            share=owned,
-        )
-        return _set_to(
-            world,
-            leave_to_owners(snapshot, settings) if owned else snapshot,
-            settings,
-            named,
-            outside,
-        )
+        seen = world.observe(lambda partition: [named[partition]] if partition in named else ())
+        snapshot = with_facts(seen, share=owned)
+        if owned:
+            snapshot = leave_to_owners(snapshot, settings)
+        state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
+        reject_unrecorded_commit(state, snapshot, settings)
+        base = outside.plans.get(newest.number - 1) if newest else None
+        stands = standing(state, parse_plan(base, path="plans") if base else None)
+        repair = repair_of(state, snapshot)
+        snapshot = finish_earlier_work(world, repair, snapshot, settings, "run-1")
+        moves = moves_to(named, stands, snapshot)
+        rows = {
+            partition: _rows_between(outside, partition, start, until)
+            for partition, (start, until) in intervals_to_look_up(moves).items()
+        }
+        reject_loaded(moves, {}, rows)
+        if not moves:
+            return None
+        reject_partitions_of_other_members(named, snapshot, settings)
+        plan = plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms())
+        stored = state.plan if isinstance(state, StoredBackfill) else None
+        plan = plan_of_command(plan, snapshot, settings, stored)
+        store_decided(world, plan, snapshot.ledger)
+    return plan
+
+
+def _rows_between(outside: Outside, partition: TopicPartition, start: int, until: int) -> int:
+    rows = outside.rows().elements()
+    return sum(of == partition and start <= offset_of(place) < until for of, place in rows)
 
 
 def _world_of_command(
@@ -358,41 +361,3 @@ def _world_of_command(
         at or (lambda step, when: None),
         member=None if share is None else member_with(share),
     )
-
-
-def _set_to(
-    world: FakeWorld,
-    snapshot: Snapshot,
-    settings: Settings,
-    named: Mapping[TopicPartition, int],
-    outside: Outside,
-) -> Plan | None:
-    state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
-    reject_unrecorded_commit(state, snapshot, settings)
-    base = outside.plans.get(newest.number - 1) if newest else None
-    stands = standing(state, parse_plan(base, path="plans") if base else None)
-    repair = repair_of(state, snapshot)
-    finish_repair(world, repair, new_report())
-    snapshot = repaired(snapshot, repair)
-    moves = moves_to(named, stands, snapshot)
-    request = intervals_to_look_up(moves)
-    there = [(partition, offset_of(place)) for partition, place in outside.rows().elements()]
-    reject_loaded(
-        moves,
-        {},
-        {
-            partition: sum(of == partition and start <= at < until for of, at in there)
-            for partition, (start, until) in request.items()
-        },
-    )
-    if not moves:
-        return None
-    reject_partitions_of_other_members(named, snapshot, settings)
-    plan = command_plan(
-        plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()),
-        snapshot,
-        settings,
-    )
-    plan = with_id(in_place_of(plan, state.plan) if isinstance(state, StoredBackfill) else plan)
-    reject_fenced_plan(store_or_replace(world, plan, snapshot.ledger))
-    return plan

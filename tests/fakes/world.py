@@ -57,6 +57,7 @@ from etl.ledger import registrations
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     Committed,
+    LookedAt,
     Membership,
     OffsetsStorage,
     RejectedCommit,
@@ -279,16 +280,10 @@ class FakeWorld:
             if self._topics.admits(partition.topic)
         }
         partitions = {partition: found for partition, found in ours.items() if found.has_leader}
-        ledger, table = self._ledger(), self._table()
-        moments = timestamps_to_look_up(
-            partitions, plan_in_force(ledger, table), self._settings, committed
-        )
-        extents, in_force = (
-            {partition: found.extent for partition, found in partitions.items()},
-            plan_in_force(ledger, table),
-        )
-        doubted = unverified_offsets(in_force, table, committed, extents, named)
-        places = (end_places(extents), known_places(in_force, extents))
+        ledger, table = self.ledger.read_ledger(), self._table()
+        in_force = plan_in_force(ledger, table)
+        moments = timestamps_to_look_up(partitions, in_force, self._settings, committed)
+        extents = {partition: found.extent for partition, found in partitions.items()}
         called = cluster_identity(
             ledger.newest,
             out.reported_id,
@@ -296,21 +291,16 @@ class FakeWorld:
             lambda name: name == CLUSTER and bool(out.table),
             self._settings.source.broker_type,
         )
-        looked_at = {
-            one.partition: tuple(
-                partitions[each.partition].look_at(each.offset)
-                for each in doubted
-                if each.partition == one.partition
-            )
-            for one in doubted
-        }
-        epoch_ends = {
-            partition: end
-            for partition, epoch in epochs_to_ask(
-                plan_in_force(ledger, table), ledger.applied
-            ).items()
-            if partition in partitions and (end := partitions[partition].end_of_epoch(epoch))
-        }
+        looked_at: dict[TopicPartition, tuple[LookedAt, ...]] = {}
+        for one in unverified_offsets(in_force, table, committed, extents, named):
+            found = partitions[one.partition].look_at(one.offset)
+            looked_at[one.partition] = (*looked_at.get(one.partition, ()), found)
+        epoch_ends = {}
+        for partition, epoch in epochs_to_ask(in_force, ledger.applied).items():
+            end = partitions[partition].end_of_epoch(epoch) if partition in partitions else None
+            if end:
+                epoch_ends[partition] = end
+        places = (end_places(extents), known_places(in_force, extents))
         fingerprints = {
             partition: tuple(
                 partitions[partition].tail(*request[partition])
@@ -368,10 +358,8 @@ class FakeWorld:
         found = {partition: one.late_at(until.at_ms) for partition, one in partitions.items()}
         return ResolvedRequest(self._request, kept, plan, found)
 
-    def _ledger(self) -> Ledger:
-        return self.ledger.read_ledger()
-
     def _table(self) -> Table | None:
+        """What a look finds; a test may find another."""
         return fake_table.read_table(self.outside)
 
     def wait_for_owners(self, partitions: Collection[TopicPartition]) -> None:
@@ -485,14 +473,14 @@ class FakeWorld:
             self._write(
                 f"adopt {commit.number}", partial(self.ledger.adopt_plan, commit.plan, applied)
             )
-        ledger = self._ledger()
+        ledger = self.ledger.read_ledger()
         if ledger.applied:
             self._recorded = ledger.applied.number
         return ledger
 
     def read_ledger(self) -> Ledger:
         """See World."""
-        return self._ledger()
+        return self.ledger.read_ledger()
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See World."""

@@ -95,32 +95,25 @@ class ModernTraffic:
             producer.close(timeout=10)
 
     def in_topic(self, cluster: EmbeddedCluster, topic: str) -> Counter[Row]:
-        return read(cluster, topic)
-
-
-def read(cluster: EmbeddedCluster, topic: str, isolation: str = "read_committed") -> Counter[Row]:
-    """Every readable record of the topic, by kafka-python's consumer."""
-    rows: Counter[Row] = Counter()
-    with (
-        codecs(),
-        contextlib.closing(
-            KafkaConsumer(
+        rows: Counter[Row] = Counter()
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(codecs())
+            consumer = KafkaConsumer(
                 bootstrap_servers=cluster.bootstrap,
-                isolation_level=isolation,
+                isolation_level="read_committed",
                 enable_auto_commit=False,
             )
-        ) as consumer,
-    ):
-        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        deadline = time.monotonic() + 60
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            assert time.monotonic() < deadline, "the topic could not be read"
-            for records in consumer.poll(timeout_ms=500).values():
-                rows.update((r.partition, r.offset, hash_of(r.value)) for r in records)
-    return rows
+            opened.callback(consumer.close)
+            partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+            ends = consumer.end_offsets(partitions)
+            consumer.assign(partitions)
+            consumer.seek_to_beginning()
+            deadline = time.monotonic() + 60
+            while any(consumer.position(partition) < ends[partition] for partition in partitions):
+                assert time.monotonic() < deadline, "the topic could not be read"
+                for records in consumer.poll(timeout_ms=500).values():
+                    rows.update((r.partition, r.offset, hash_of(r.value)) for r in records)
+        return rows
 
 
 def took(

@@ -42,7 +42,6 @@ from tests.fakes.stories import (
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
 FOLLOWING = settings_of(on_offset_changed="follow")
 AWAY = BrokerUnreachable("no broker answers", action="that they run")
@@ -93,10 +92,10 @@ def with_a_stored_plan() -> Outside:
 def with_an_old_ledger() -> Outside:
     """ZooKeeper was restored from a copy of the time of plan 1; the table holds plan 2."""
     outside = loaded()
-    kept = znodes_of(outside)
+    kept = outside.zookeeper.persistent()
     grow(outside, 2, 0, 1)
     run(outside)
-    restore_znodes(outside, kept)
+    outside.zookeeper.restore(kept)
     return outside
 
 

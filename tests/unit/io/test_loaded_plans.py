@@ -27,11 +27,38 @@ from etl.io.delta.loaded_plans import (
     with_others,
 )
 from etl.io.delta.log import hash_of_commit, open_log
+from etl.ledger.plan_document import render_commit_metadata, with_id
 from etl.model.partitions import TopicPartition
-from etl.model.plans import Predecessor, TableExpectation
+from etl.model.plans import OffsetRange, Plan, Predecessor, TableExpectation
 from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Table
-from tests.builders import changed
-from tests.fakes.commits import NEW, OLD, OURS, ROWS, commit, plan_of
+from tests.builders import changed, plain_plan
+
+OURS, OLD, NEW = (
+    f"offset-range-etl/c/{name}" for name in ("ours/clicks", "old/clicks", "new/clicks")
+)
+ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})
+
+
+def plan_of(
+    number: int, topic: str = "clicks", *, reads: bool = True, inherits: Predecessor | None = None
+) -> Plan:
+    partition = TopicPartition(topic, 0)
+    return with_id(
+        plain_plan(
+            number,
+            ranges=(OffsetRange(partition, 0, number),) if reads else (),
+            loaded_until={partition: number},
+            inherits=inherits,
+        )
+    )
+
+
+def commit(path: Path, app_id: str, plan: Plan) -> None:
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)},
+        app_transactions=[Transaction(app_id, plan.number)],
+    )
+    write_deltalake(str(path), ROWS, mode="append", commit_properties=properties)
 
 
 def log_files(path: Path) -> list[Path]:

@@ -61,7 +61,6 @@ from tests.fakes.stories import (
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
 
 def started(*ends: int) -> Outside:
@@ -215,12 +214,12 @@ def test_a_ledger_that_is_restored_during_a_run_gets_no_plan_of_it(
     the offsets of that plan again.
     """
     outside = live(3, 3, 3)
-    copy_of_ledger = znodes_of(outside)
+    copy_of_ledger = outside.zookeeper.persistent()
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("tidy", When.AFTER))
     grow(outside, 1, 1, 1)
 
-    restored = once(*moment, lambda: restore_znodes(outside, copy_of_ledger))
+    restored = once(*moment, lambda: outside.zookeeper.restore(copy_of_ledger))
     with pytest.raises(Owned, match=message):
         run(outside, CAPPED, restored)
     run(outside, CAPPED)
@@ -269,11 +268,11 @@ def test_rows_that_only_an_unknown_plan_can_have_loaded_are_not_loaded_again() -
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("create backfill", When.AFTER))
-    copy_of_ledger = znodes_of(outside)
+    copy_of_ledger = outside.zookeeper.persistent()
     filled(outside, None)
     grow(outside, 1, 1, 1)
     run(outside, CAPPED)
-    restore_znodes(outside, copy_of_ledger)
+    outside.zookeeper.restore(copy_of_ledger)
     assert outside.table
     newest = outside.table[-1]
     forgotten = outside.table[2:-1]

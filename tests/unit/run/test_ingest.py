@@ -43,7 +43,6 @@ from tests.fakes.stories import (
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
 
 def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_one_again() -> None:
@@ -430,13 +429,13 @@ def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the
     outside_of: OutsideOf, kept: int
 ) -> None:
     outside = outside_of(5, 3, 4)
-    copies = [znodes_of(outside)]
+    copies = [outside.zookeeper.persistent()]
     for more in (0, 2, 1):
         grow(outside, more, more, more)
         run(outside)
-        copies.append(znodes_of(outside))
+        copies.append(outside.zookeeper.persistent())
     uid = outside.uid
-    restore_znodes(outside, copies[kept])
+    outside.zookeeper.restore(copies[kept])
     grow(outside, 4, 0, 1)
     report = run(outside)
     assert outcomes(report) == [Outcome.LEDGER_RESTORED, Outcome.PLAN_COMPLETED, Outcome.INGESTED]

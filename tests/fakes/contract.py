@@ -23,9 +23,6 @@ from etl.kafka.request_values import (
     FetchTarget,
 )
 from etl.model.partitions import Isolation, PartitionOffsets, TopicPartition
-from etl.model.plans import OffsetRange, RangeResult
-from etl.reader.fetch import read_ranges
-from etl.reader.fetch_options import FetchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,48 +214,6 @@ class BrokerContract:
         assert (set(found.leaders), found.leaderless) == (set(partitions), frozenset())
         assert list(sizes) == [partitions[1]] and 100 < sizes[partitions[1]] < 200
         assert late == {partitions[0]: 0, partitions[1]: 10, partitions[2]: 0}
-
-    def test_ranges_are_read_to_the_row(self, served: Served) -> None:
-        topic = served.make_topic(3)
-        with served.consumer() as consumer:
-            for partition in range(3):
-                for start in range(0, 100, 10):
-                    consumer.produce(
-                        topic,
-                        partition,
-                        [(None, b"%d" % number) for number in range(start, start + 10)],
-                    )
-        ranges = [
-            OffsetRange(TopicPartition(topic, 0), 0, 100),
-            OffsetRange(TopicPartition(topic, 1), 15, 33),
-            OffsetRange(TopicPartition(topic, 1), 33, 90),
-            OffsetRange(TopicPartition(topic, 2), 50, 50),
-        ]
-        results: dict[int, RangeResult] = {}
-        rows = [
-            (row["partition"], row["offset"], int(row["value"]))
-            for arrow_batch in read_ranges(
-                ranges,
-                FetchOptions(
-                    isolation=Isolation.READ_COMMITTED,
-                    bootstrap=((served.host, served.port),),
-                    fetch_max_bytes=300,
-                    max_batch_bytes=10_000,
-                ),
-                on_result=results.__setitem__,
-                columns=("partition", "offset", "value"),
-            )
-            for row in arrow_batch.to_pylist()
-        ]
-        assert sorted(rows) == [(0, number, number) for number in range(100)] + [
-            (1, number, number) for number in range(15, 90)
-        ]
-        assert {index: result.rows for index, result in results.items()} == {
-            0: 100,
-            1: 18,
-            2: 57,
-            3: 0,
-        }
 
 
 def offsets(fetched: FetchedPartition) -> list[list[int]]:

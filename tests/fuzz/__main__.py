@@ -17,24 +17,11 @@ import os
 import re
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 KEPT = Path(".fuzz")
-MOST_CRASHES = 3
-"""A target that ended its process so often is left alone: each end costs a start."""
 ENDING_S = 30
 """How much longer than its time a search may take to end."""
-
-
-@dataclass(frozen=True)
-class Search:
-    """What one target's search came to."""
-
-    inputs: int
-    seconds: float
-    found: tuple[Path, ...]
 
 
 def main() -> int:
@@ -78,65 +65,48 @@ def _repeat(name: str, path: Path) -> int:
 
 
 def _search_all(names: list[str], seconds: int) -> int:
-    deadline, searches = time.monotonic() + seconds, list[Search]()
-    print(f"{'target':28}{'inputs':>12}{'seconds':>9}  found")
+    deadline, has_found = time.monotonic() + seconds, False
+    print(f"{'target':28}{'inputs':>12}  found")
     for i, name in enumerate(names):
         share = (deadline - time.monotonic()) / (len(names) - i)
-        searches.append(_search(name, max(2.0, share)))
-        _print_search(name, searches[-1])
-        for path in searches[-1].found:
+        inputs, found = _search(name, max(2, int(share)))
+        has_found = has_found or bool(found)
+        print(f"{name:28}{inputs:>12,}  {len(found) or 'nothing'}", flush=True)
+        for path in found:
             print(f"  {_description(path)}", flush=True)
             print(f"  again: python -m tests.fuzz --repeat {name} {path}", flush=True)
-    found = tuple(path for search in searches for path in search.found)
-    inputs = sum(search.inputs for search in searches)
-    _print_search("together", Search(inputs, sum(one.seconds for one in searches), found))
-    return 1 if found else 0
+    return 1 if has_found else 0
 
 
-def _print_search(name: str, search: Search) -> None:
-    found = len(search.found) or "nothing"
-    print(f"{name:28}{search.inputs:>12,}{search.seconds:>9.0f}  {found}", flush=True)
+def _search(name: str, seconds: int) -> tuple[int, list[Path]]:
+    """Search one target; return the number of inputs, and the files of those that were found.
 
-
-def _search(name: str, seconds: float) -> Search:
-    """One target for `seconds`, begun again when an input ended its process."""
-    began, inputs, folder = time.monotonic(), 0, KEPT / name
-    before = _findings(folder)
-    for attempt in range(MOST_CRASHES):
-        left = int(seconds - (time.monotonic() - began))
-        if left < 1 and attempt:
-            break
-        ended, result = _one_process(name, folder, max(1, left))
-        inputs += _inputs(result)
-        if ended == 0:
-            break
-        if not _findings(folder) - before:  # it ended by itself, and not by an input that was kept
-            (folder / "found" / "start-failed.txt").write_text(result[-4000:])
-    return Search(inputs, time.monotonic() - began, tuple(sorted(_findings(folder) - before)))
-
-
-def _one_process(name: str, folder: Path, seconds: int) -> tuple[int | None, str]:
-    """The end of a search, and libFuzzer's output."""
+    An input that ends the process ends the search.
+    """
+    folder = KEPT / name
     (folder / "found").mkdir(parents=True, exist_ok=True)
-    partition = folder / "log"
+    before, output = _findings(folder), folder / "log"
     process = multiprocessing.get_context("fork").Process(
-        target=_child, args=(name, folder, seconds, partition)
+        target=_child, args=(name, folder, seconds, output)
     )
     process.start()
     process.join(seconds + ENDING_S)
     if process.exitcode is None:  # an input that nothing inside could end
         process.kill()
         process.join()
-        (folder / "found" / f"stuck-{int(time.time())}.txt").write_text(
-            f"{name} did not end in time; see {partition}\n"
-        )
-    return process.exitcode, partition.read_text("utf-8", "replace")
+        stuck = folder / "found" / f"stuck-{int(time.time())}.txt"
+        stuck.write_text(f"{name} did not end in time; see {output}\n")
+    printed = output.read_text("utf-8", "replace")
+    if process.exitcode and not _findings(folder) - before:
+        failed = folder / "found" / f"start-failed-{int(time.time())}.txt"
+        failed.write_text(printed[-4000:])
+    return _inputs(printed), sorted(_findings(folder) - before)
 
 
-def _child(name: str, folder: Path, seconds: int, log: Path) -> None:
+def _child(name: str, folder: Path, seconds: int, printed: Path) -> None:
     from tests.fuzz.guided import search
 
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    output = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     search(name, folder, seconds)

@@ -38,7 +38,7 @@ class _Hung(BaseException):
     """Raised by the alarm: no `except Exception` of the target may swallow it."""
 
 
-def check(target: Target, content: bytes, *, hang_s: float = HANG_S) -> None:
+def check(target: Target, content: bytes) -> None:
     """Read `content`. Raises Found for an error that the target does not name, a hang, or more
     memory than its bound.
     """
@@ -46,11 +46,11 @@ def check(target: Target, content: bytes, *, hang_s: float = HANG_S) -> None:
     before = _process_bytes()
     tracemalloc.start()
     try:
-        with _alarm(hang_s):
+        with _alarm():
             attempt(target, content)
         peak = tracemalloc.get_traced_memory()[1]
     except _Hung:
-        raise _found(target, content, f"it took more than {hang_s} seconds") from None
+        raise _found(target, content, f"it took more than {HANG_S} seconds") from None
     finally:
         tracemalloc.stop()
     most, grown = target.floor_bytes + target.multiple * len(content), _process_bytes() - before
@@ -91,12 +91,12 @@ def _found(target: Target, content: bytes, what: str) -> Found:
 
 
 @contextlib.contextmanager
-def _alarm(hang_s: float) -> Iterator[None]:
+def _alarm() -> Iterator[None]:
     def hung(_: int, __: FrameType | None) -> None:
         raise _Hung
 
     before = signal.signal(signal.SIGPROF, hung)
-    signal.setitimer(signal.ITIMER_PROF, hang_s)
+    signal.setitimer(signal.ITIMER_PROF, HANG_S)
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
     try:
         yield

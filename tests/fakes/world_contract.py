@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pytest
 
 from etl.errors import CommitUnknown, ExpiredOffsets, LedgersDisagree, Owned, TableAppeared
+from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, Committed, PartitionOffsets, TopicPartition
 from etl.model.plans import (
@@ -481,6 +482,30 @@ class WorldContract:
         world.record(plan, applied)
         assert stage.losses() == [lost] and world.read_ledger().applied == applied
         loaded(world, {partition: 2}, ranges=())
+        assert stage.losses() == [lost]
+
+    @pytest.mark.parametrize("is_adopted", [False, True], ids=["recorded", "adopted"])
+    def test_losses_are_written_down_before_the_ledger_has_the_result(
+        self, stage: Stage, is_adopted: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A driver that dies in between leaves no result without its losses."""
+
+        def die(*_: object, **__: object) -> None:
+            raise ZeroDivisionError
+
+        partition, world = stage.logs[0], stage.world()
+        lost = Loss(partition, 0, 2, LossReason.EXPIRED)
+        plan, applied = appended(world, {partition: 2}, ranges=(), lost=(lost,))
+        monkeypatch.setattr(PlanLedger, "record_applied", die)
+        monkeypatch.setattr(PlanLedger, "adopt_plan", die)
+        if is_adopted:
+            stage.forget()
+            world.observe()
+        with pytest.raises(ZeroDivisionError):
+            if is_adopted:
+                world.adopt(plan)
+            else:
+                world.record(plan, applied)
         assert stage.losses() == [lost]
 
     def test_a_plan_that_is_adopted_has_its_losses_written_down(self, stage: Stage) -> None:

@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers test-groups test-groups-long test-networks test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
+.PHONY: help setup demo test test-brokers test-groups test-groups-long test-networks test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz bench bench-quick bench-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,9 +86,6 @@ fuzz: setup ## random examples for every law, then coverage-guided bytes for eve
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=random --numprocesses=$(WORKERS) tests/unit tests/wire
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
-
-soak: setup ## thousands of runs killed, paused and cut off at each request, 5 minutes, without Spark and brokers; SOAK="--every-moment" for each in turn
-	@$(BIN)/python -m tests.soak $(SOAK)
 
 bench: setup ## speed compared with Spark's Kafka source and others, memory, growth, small runs, planning: 25 minutes; writes docs/proof/speed.md; BENCH="--workloads 1kB-lz4" for a part
 	@$(BIN)/python -m bench --to docs/proof $(BENCH)

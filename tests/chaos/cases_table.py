@@ -19,6 +19,7 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.schema import PrimitiveType
+from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
 
 from tests.chaos.driver import Driver, kill_before
@@ -35,7 +36,6 @@ from tests.chaos.stage import (
     succeeded,
 )
 from tests.command_result import CommandResult
-from tests.soak.story import read_znodes, write_znodes
 from tests.system.driving import Pipeline
 
 
@@ -293,6 +293,29 @@ def history_cleaned_and_ledger_lost(stage: Stage) -> CaseResult:
         write_znodes(client, root, kept)
     pipeline.produce(80)
     return stage.finish(pipeline, after, result)
+
+
+Znodes = list[tuple[str, bytes, int]]
+"""Path below the root, payload and version of each persistent znode, parents first."""
+
+
+def read_znodes(client: KazooClient, root: str) -> Znodes:
+    """A copy of the znodes below `root` as a restore would bring it back."""
+    found, paths = Znodes(), [root]
+    for path in paths:
+        payload, stat = client.get(path)
+        if not stat.ephemeralOwner:
+            found.append((path.removeprefix(root), payload, stat.version))
+            paths += [f"{path}/{name}" for name in client.get_children(path)]
+    return found
+
+
+def write_znodes(client: KazooClient, root: str, copy: Znodes) -> None:
+    """Everything below `root` as it was then, versions too: they count the writes."""
+    for path, payload, version in copy:
+        client.create(root + path, payload, makepath=True)
+        for _ in range(version):
+            client.set(root + path, payload)
 
 
 def retention_of_ids(stage: Stage) -> CaseResult:

@@ -13,7 +13,6 @@ import pytest
 from kafka.record import MemoryRecords
 
 from etl.errors import BrokerError, CommitUnknown, Meaning, MembershipLost, TopicMissing
-from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import (
     EARLIEST,
@@ -22,7 +21,7 @@ from etl.kafka.request_values import (
     FetchedPartition,
     FetchTarget,
 )
-from etl.model.partitions import Isolation, PartitionOffsets, TopicPartition
+from etl.model.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,6 @@ class Served:
 
     def consumer(self) -> SimpleConsumer:
         return SimpleConsumer(self.host, self.port, request_timeout_s=20)
-
-    def cluster(self) -> Cluster:
-        return Cluster([(self.host, self.port)], timeout_s=20)
 
 
 class BrokerContract:
@@ -194,26 +190,6 @@ class BrokerContract:
                 ].offset
                 == 42
             )
-
-    def test_extents_of_a_cluster_are_the_starts_and_ends_of_its_logs(self, served: Served) -> None:
-        topic = served.make_topic(3)
-        partitions = [TopicPartition(topic, number) for number in range(3)]
-        with served.consumer() as consumer:
-            consumer.produce(topic, 1, [(None, b"x" * 100)] * 10)
-        with served.cluster() as cluster:
-            found = cluster.extents(partitions, isolation=Isolation.READ_COMMITTED)
-            sizes = cluster.bytes_per_offset(found)
-            late = cluster.offsets_at(
-                dict.fromkeys(partitions, int(time.time() * 1000) + 3_600_000)
-            )
-        assert dict(found.extents) == {
-            partitions[0]: PartitionOffsets(0, 0),
-            partitions[1]: PartitionOffsets(0, 10),
-            partitions[2]: PartitionOffsets(0, 0),
-        }
-        assert (set(found.leaders), found.leaderless) == (set(partitions), frozenset())
-        assert list(sizes) == [partitions[1]] and 100 < sizes[partitions[1]] < 200
-        assert late == {partitions[0]: 0, partitions[1]: 10, partitions[2]: 0}
 
 
 def offsets(fetched: FetchedPartition) -> list[list[int]]:

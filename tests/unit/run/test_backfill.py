@@ -22,7 +22,6 @@ from etl.errors import (
     LedgersDisagree,
     NeedsDecision,
     NotReady,
-    OffsetMoved,
     Owned,
     PartitionTruncated,
     SettingsError,
@@ -115,25 +114,6 @@ def moments_of(story: Any) -> list[tuple[str, When]]:
 MOMENTS = len(
     moments_of(lambda format_time: filled(live(3, 3, 3), backfill_request(0, 3), format_time))
 )
-STEPS = {
-    "observe",
-    "count rows",
-    "create backfill: parents",
-    "create backfill",
-    "fetch",
-    "open table",
-    "append",
-    "record",
-    "tidy",
-    "store plan",
-}
-
-
-def test_a_backfill_takes_these_steps() -> None:
-    """A new one is in the crash laws below by its number; that it is there should be meant."""
-    assert {
-        step for step, _ in moments_of(lambda at: filled(live(3, 3, 3), backfill_request(0, 3), at))
-    } == STEPS
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
@@ -150,39 +130,6 @@ def test_killed_at_any_change_it_is_resumed_and_loads_each_offset_once(moment: i
     report = new_report()
     filled(outside, backfill_request(0, 3), report=report)
     assert outcomes(report) == [Outcome.ALREADY_LOADED], "a retry after success loads nothing"
-
-
-@pytest.mark.parametrize("moment", range(MOMENTS))
-def test_a_stored_plan_of_a_backfill_obliges_no_run(moment: int) -> None:
-    """It is killed, and retention deletes its offsets: runs continue as if there were none."""
-    outside = live(3, 3, 3)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at_moment(moment))
-    for partition in LOGS:
-        outside.logs[partition].log_start = 3
-    stored = outside.newest_plan()
-    assert outcomes(run(outside, CAPPED))[-1] is Outcome.UP_TO_DATE
-    assert outside.newest_plan() == stored, "with nothing to read it stays"
-    grow(outside, 1, 0, 2)
-    run(outside, CAPPED)
-    reject_twice(outside)
-    assert {(LOGS[0], 5), (LOGS[2], 5), (LOGS[2], 6)} <= set(outside.rows())
-
-
-@pytest.mark.parametrize("is_stopped", [False, True], ids=["it works on", "it dies"])
-def test_an_offset_that_another_client_moved_beside_a_backfill_is_found(is_stopped: bool) -> None:
-    outside = live(3, 3, 3)
-
-    def at(step: str, when: When) -> None:
-        if (step, when) == ("fetch", When.BEFORE):
-            outside.move_offset(LOGS[0], 4)
-            if is_stopped:
-                raise Crash(step)
-
-    with pytest.raises(Crash if is_stopped else OffsetMoved):
-        filled(outside, backfill_request(0, 3), at)
-    with pytest.raises(OffsetMoved):
-        run(outside, CAPPED)
 
 
 def test_a_deleted_backfill_ends_after_its_present_plan_and_its_name_is_free() -> None:
@@ -493,17 +440,6 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     )
 
 
-def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill() -> None:
-    skipping = settings_of(
-        starting_offsets="latest", on_data_loss="skip", limits={"max_records_per_plan": 4}
-    )
-    outside = live(5, 5, 5, settings=skipping)
-    outside.logs[LOGS[0]].lost = {1}
-    filled(outside, settings=skipping)
-    reject_twice(outside)
-    assert len(outside.rows()) == 20
-
-
 def test_offsets_that_were_set_back_into_the_request_are_left_to_runs_and_not_called_loaded() -> (
     None
 ):
@@ -715,15 +651,6 @@ def test_the_rest_of_a_truncated_log_is_not_loaded_again_by_a_backfill(
     assert outcomes(report) == [Outcome.UP_TO_DATE], "the others are not refused"
 
 
-def test_what_the_pipeline_reads_of_a_log_that_was_cut_is_not_missing() -> None:
-    outside = live(5, 5, 5)
-    cut_at(outside, 4, 3)
-    accept(outside, FIRST, settings=CAPPED)
-    run(outside, CAPPED)
-    report = filled(outside, backfill_request(4, 7, FIRST, only_missing=True))
-    assert outcomes(report) == [Outcome.UP_TO_DATE]
-
-
 @pytest.mark.parametrize("step", ["tidy", "store plan"])
 def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_incarnation_of_the_log(
     step: str,
@@ -756,31 +683,3 @@ def test_a_log_that_was_cut_inside_of_a_request_is_not_read_before_anybody_accep
         filled(outside, None)
     assert "etl topics accept-changes" in refused.value.action
     assert outside.rows() == before
-
-
-@pytest.mark.parametrize("ids", ["topic_ids", "creation_ids"])
-def test_a_recreated_topic_is_accepted_beside_a_stored_plan_of_a_backfill(ids: str) -> None:
-    outside = outside_of(5, 5, 5)
-    getattr(outside, ids)["clicks"] = "@1" if ids == "creation_ids" else "first"
-    run(outside, CAPPED)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 5), crash_at("store plan", When.AFTER))
-    for partition in LOGS:
-        outside.logs[partition] = outside.logs[partition].recreated()
-        outside.logs[partition].grow(7)
-    getattr(outside, ids)["clicks"] = "@2" if ids == "creation_ids" else "second"
-    with pytest.raises(NeedsDecision):
-        run(outside, CAPPED)
-    accept(outside, "clicks", settings=CAPPED)
-    for _ in range(8):
-        run(outside, CAPPED)
-    reject_doubled(outside)
-    with pytest.raises(NeedsDecision, match="as truncated or recreated"):
-        filled(outside, None)
-
-
-def test_a_complete_backfill_does_not_prevent_the_acceptance_of_a_log() -> None:
-    outside = live(9, 9, 9)
-    filled(outside, backfill_request(0, 8, FIRST))
-    cut_at(outside, 5, 9)
-    assert accept(outside, FIRST, settings=CAPPED).loaded_until[LOGS[0]] == 5

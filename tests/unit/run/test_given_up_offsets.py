@@ -147,71 +147,23 @@ WAYS = {
             replace(DELETED, from_offset=10),
         ),
     ),
-    "a part skipped, then deleted, supersede": Way(
-        nothing,
-        both(skipping(OTHER, 8, 10), delete, supersede),
-        (
-            Loss(OTHER, 8, 10, LossReason.SKIPPED),
-            replace(DELETED, until_offset=8),
-            replace(DELETED, from_offset=10),
-        ),
-    ),
     "deleted, supersede, and once more": Way(delete, both(supersede, supersede), (DELETED,)),
-    "deleted, supersede, offsets set in its place": Way(
-        delete,
-        both(supersede, lambda outside: set_to(outside, a=18)),
-        (DELETED, Loss(A, 15, 18, LossReason.SKIPPED)),
-    ),
     "deleted, offsets set of another topic": Way(
         delete,
         lambda outside: set_to(outside, a=18),
         (DELETED, Loss(A, 15, 18, LossReason.SKIPPED)),
     ),
-    "deleted, accept-changes of another topic that was truncated": Way(
-        both(delete, cut), accepting("clicks:0"), (TRUNCATED, DELETED)
-    ),
     "deleted, supersede, recreated, accept-changes": Way(
         delete, both(supersede, recreate, accepting("clicks-2")), (DELETED,)
     ),
     "recreated, accept-changes": Way(recreate, accepting("clicks-2"), (RECREATED,)),
-    "recreated, accept-changes, and recreated and accepted once more": Way(
-        recreate,
-        both(
-            accepting("clicks-2"),
-            lambda outside: recreate(outside, topic_id="id-5"),
-            accepting("clicks-2"),
-        ),
-        (RECREATED,),
-    ),
-    "recreated with a part skipped before, accept-changes": Way(
-        nothing,
-        both(skipping(OTHER, 8, 10), recreate, accepting("clicks-2")),
-        (
-            Loss(OTHER, 8, 10, LossReason.SKIPPED),
-            replace(RECREATED, until_offset=8),
-            replace(RECREATED, from_offset=10),
-        ),
-    ),
     "two topics recreated, accept-changes of one and then of the other": Way(
         recreate_both,
         both(accepting("clicks"), accepting("clicks-2")),
         (Loss(A, 15, 25, LossReason.RECREATED), Loss(B, 4, 14, LossReason.RECREATED), RECREATED),
     ),
-    "recreated, accept-changes, offsets set in its place": Way(
-        recreate,
-        both(accepting("clicks-2"), lambda outside: set_to(outside, a=18)),
-        (RECREATED, Loss(A, 15, 18, LossReason.SKIPPED)),
-    ),
     "truncated inside the range, accept-changes": Way(cut, accepting("clicks:0"), (TRUNCATED,)),
     "truncated inside the range, supersede": Way(cut, supersede, (TRUNCATED,)),
-    "truncated inside the range, accept-changes and then supersede": Way(
-        cut, both(accepting("clicks:0"), supersede), (TRUNCATED,)
-    ),
-    "truncated inside the range, offsets set": Way(
-        cut,
-        lambda outside: set_to(outside, a=22),
-        (replace(TRUNCATED, from_offset=22), Loss(A, 15, 22, LossReason.SKIPPED)),
-    ),
     "truncated below the range, accept-changes": Way(
         lambda outside: cut(outside, at=10),
         accepting("clicks:0"),

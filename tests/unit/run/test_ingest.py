@@ -12,13 +12,15 @@ from dataclasses import replace
 
 import pytest
 
-from etl.errors import LedgersDisagree, NeedsDecision, Owned, SettingsError
+from etl.errors import LedgersDisagree, Owned, PartitionTruncated, SettingsError
 from etl.ledger.documents import parse
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import TopicPartition
-from etl.model.plans import CommitResult, Plan, PlanKind
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import Pause
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
+from etl.settings.choices import OnOwned
 from tests.builders import changed
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
@@ -58,25 +60,6 @@ def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_o
     assert sorted(outside.rows()) == [(LOGS[0], n) for n in range(9)] + [
         (LOGS[1], n) for n in range(6)
     ]
-
-
-@pytest.mark.parametrize("step", ["store plan", "fetch"])
-def test_a_stored_plan_without_a_leader_does_not_delay_others_and_loses_no_record(
-    step: str,
-) -> None:
-    outside, settings = outside_of(4, 4, 2), settings_of(on_no_leader="skip")
-    with pytest.raises(Crash):
-        run(outside, settings, at=crash_at(step, When.AFTER))
-    outside.logs[LOGS[0]].has_leader = False
-    assert outcomes(run(outside, settings)) == [
-        Outcome.PLAN_SUPERSEDED,
-        Outcome.INGESTED,
-        Outcome.NO_LEADER,
-    ]
-    assert {partition for partition, _ in outside.rows()} == set(LOGS[1:])
-    outside.logs[LOGS[0]].has_leader = True
-    run(outside, settings)
-    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -170,26 +153,6 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
     assert (reported["table_version"], reported["plan"]["table_version"]) == (1, None)
 
 
-def test_offsets_uncommitted_after_a_crash_are_committed_first_and_reported() -> None:
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("commit from 2", When.BEFORE))
-    assert set(outside.offsets) == set(LOGS[:2])
-    report = run(outside)
-    assert outcomes(report) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
-    assert outside.offsets == {LOGS[0]: (5, 0), LOGS[1]: (3, 0), LOGS[2]: (4, 0)}
-
-
-def test_the_plan_after_a_repair_expects_the_repaired_versions() -> None:
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("commit from 0", When.BEFORE))
-    grow(outside, 1, 1, 1)
-    report = run(outside)
-    assert outcomes(report) == [Outcome.PLAN_COMPLETED, Outcome.INGESTED]
-    assert outside.offsets == {LOGS[0]: (6, 1), LOGS[1]: (4, 1), LOGS[2]: (5, 1)}
-
-
 def test_a_missing_record_is_counted_again_from_the_table() -> None:
     outside = outside_of(5, 3, 4)
     outside.logs[LOGS[0]].missing = {1, 2}
@@ -245,48 +208,6 @@ def test_a_run_with_nothing_new_only_looks() -> None:
     assert set(outside.plans) == {1}
 
 
-def test_an_empty_log_gets_a_plan_that_keeps_its_start() -> None:
-    outside = outside_of(0)
-    settings = settings_of(starting_offsets="latest")
-    report = run(outside, settings)
-    assert outcomes(report) == [Outcome.OFFSETS_STORED]
-    assert report.plan is not None and report.plan.kind is PlanKind.START
-    assert outside.offsets == {LOGS[0]: (0, 0)}
-    outside.logs[LOGS[0]].end = 4
-    run(outside, settings)
-    reject_unfinished(outside)
-
-
-def test_a_start_at_the_latest_record_is_decided_once() -> None:
-    outside = outside_of(5, 3, 4)
-    settings = settings_of(starting_offsets="latest")
-    run(outside, settings)
-    assert not outside.rows()
-    grow(outside, 2, 0, 1)
-    run(outside, settings)
-    assert set(outside.rows()) == {(LOGS[0], 5), (LOGS[0], 6), (LOGS[2], 4)}
-
-
-def test_an_older_consumers_offsets_are_where_the_first_run_starts() -> None:
-    outside = outside_of(5, 3, 4)
-    outside.offsets = {LOGS[0]: (4, 17)}
-    run(outside)
-    assert {row for row in outside.rows() if row[0] == LOGS[0]} == {(LOGS[0], 4)}
-    assert outside.offsets[LOGS[0]] == (5, 18)
-
-
-def test_a_stored_plan_is_not_replayed_in_another_shape() -> None:
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    world = FakeWorld(outside, SETTINGS)
-    with pytest.raises(NeedsDecision, match="the settings of its rows have changed"):
-        ingest(world, settings_of(table={"partition_by": ["event_date"]}), new_report())
-    assert world.steps == ["observe"]
-    run(outside)
-    reject_unfinished(outside)
-
-
 @pytest.mark.parametrize("trouble", ["live group", "owned"])
 def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> None:
     outside = outside_of(5, 3, 4)
@@ -298,20 +219,6 @@ def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> 
     with pytest.raises(Owned, match="group_host-1") as caught:
         run(outside)
     assert caught.value.exit_code == 4 and outside == before
-
-
-def test_a_new_topic_and_a_vanished_topic_change_nothing_for_the_others() -> None:
-    outside = outside_of(5, 3)
-    run(outside)
-    gone = outside.logs.pop(LOGS[1])
-    other = TopicPartition("clicks-2", 0)
-    outside.logs[other] = FakeLog(2)
-    run(outside)
-    assert outside.offsets[LOGS[1]] == (3, 0)
-    outside.logs[LOGS[1]] = gone
-    gone.end = 6
-    run(outside)
-    reject_unfinished(outside)
 
 
 def overtaken(outside: Outside, *, always: bool) -> At:
@@ -409,20 +316,6 @@ def test_our_plan_appended_by_another_run_is_reported_with_that_runs_name_and_fi
     reject_unfinished(outside)
 
 
-def test_a_failed_run_leaves_a_report_of_its_steps() -> None:
-    outside, report = outside_of(5, 3, 4), new_report()
-
-    def at(reached: str, side: When) -> None:
-        if reached == "append":
-            raise SettingsError("the table folder is invalid")
-
-    with pytest.raises(SettingsError) as caught:
-        ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
-    report.failed(caught.value)
-    assert report.plan is not None and report.result is None
-    assert outcomes(report) == [Outcome.FAILED]
-
-
 @of_both_kinds
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the_tables_commits(
@@ -441,3 +334,57 @@ def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the
     assert outcomes(report) == [Outcome.LEDGER_RESTORED, Outcome.PLAN_COMPLETED, Outcome.INGESTED]
     assert sorted(outside.plans) == [1, 2, 3, 4] and outside.uid == uid is not None
     reject_unfinished(outside)
+
+
+def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
+    run(outside, settings)
+    outside.logs[LOGS[1]].end = 9
+    outside.move_offset(LOGS[1], 7)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert report.outcomes[0][1] == "clicks 1: another client committed 7 (+4), followed"
+    assert report.plan is not None
+    assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
+    assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
+
+
+def test_a_moved_offset_of_a_topic_that_is_not_named_any_longer_is_left_until_it_is_named() -> None:
+    orders = TopicPartition("clicks-orders", 0)
+    outside, both = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
+    outside.logs[orders] = FakeLog(2)
+    run(outside, both)
+    outside.logs[orders].end = 9
+    outside.move_offset(orders, 7)
+    grow(outside, 1, 1, 1)
+    report = run(outside, settings_of(on_offset_changed="follow", topics=["clicks"]))
+    assert report.plan is not None and report.plan.loaded_until[orders] == 2
+    assert report.outcomes[0] == (
+        Outcome.OFFSET_CHANGED,
+        "clicks-orders 0: another client committed 7 (+5), not followed: the partition is not "
+        "read now",
+    )
+    assert outside.offsets[orders][0] == 7 and not outside.losses
+    named_again = [Outcome.OFFSET_CHANGED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert outcomes(run(outside, both)) == named_again
+
+
+@pytest.mark.parametrize("is_owned", [False, True], ids=["paused", "owned"])
+def test_an_offset_is_not_followed_past_a_truncation_of_a_partition_that_is_left_out(
+    is_owned: bool,
+) -> None:
+    """Otherwise the new records below our offset would be neither loaded nor recorded as lost."""
+    outside, settings = outside_of(4, 3, 4), settings_of(on_offset_changed="follow")
+    group = settings.group.model_copy(update={"on_owned": OnOwned.SKIP})
+    settings = settings.model_copy(update={"group": group})
+    run(outside, settings)
+    partition = LOGS[0]
+    if is_owned:
+        outside.owners[partition] = "group_host-1-0"
+    else:
+        outside.pauses = (Pause(partition.topic, partition, "seen", "kim@host", 5),)
+    outside.logs[partition].cut(3)
+    outside.logs[partition].grow(2)
+    outside.move_offset(partition, 5)
+    with pytest.raises(PartitionTruncated):
+        run(outside, settings)

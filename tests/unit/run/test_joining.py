@@ -59,15 +59,6 @@ def test_offsets_are_committed_with_the_plan_and_none_after_the_append() -> None
     assert not outside.owners
 
 
-def test_a_run_that_finishes_a_plan_counts_no_offsets_that_an_earlier_run_committed() -> None:
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, LOGS, at=crash_at("fetch", When.BEFORE))
-    grow(outside, 4, 0, 0)
-    report = run(outside, LOGS)
-    assert (outcomes(report)[0], report.offsets_committed) == (Outcome.PLAN_RESUMED, 1)
-
-
 def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name() -> None:
     outside = outside_of(5, 3, 4)
     others = Others(outside)
@@ -311,16 +302,6 @@ def test_a_paused_log_of_our_assignment_has_no_range_and_no_commit_until_the_res
     run(outside, LOGS)
     assert outside.offsets[B][0] == 5 and len(outside.rows()) == 18
     reject_broken(outside, Others(outside))
-
-
-def test_a_log_that_is_paused_before_the_first_run_has_its_offset_left_alone() -> None:
-    outside = outside_of(5, 3)
-    outside.pauses = (BROKEN,)
-    run(outside, [A, B])
-    assert B not in outside.offsets and outside.offsets[A][0] == 5
-    outside.pauses = ()
-    run(outside, [A, B])
-    assert outside.offsets[B][0] == 3 and len(outside.rows()) == 8
 
 
 def test_what_others_read_of_a_log_that_we_paused_is_theirs_once_we_own_it_again() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from etl.decide.next_step import Action, steps_ahead
 from etl.errors import BrokerUnreachable, NeedsDecision
 from etl.io.zookeeper.ledger_side_documents import read_all_loaded_intervals
 from etl.model.partitions import OffsetsStorage, TopicPartition
@@ -289,42 +288,6 @@ def test_back_in_another_mode_unfinished_work_is_completed(place: OffsetsStorage
     assert [offset_of(outside, partition) for partition in (A, B)] == [5, 3] and len(
         outside.rows()
     ) == 8
-
-
-@both_places
-def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(
-    place: OffsetsStorage,
-) -> None:
-    outside = group_of(place, 5, 3)
-    settings = after_append(place, settings_of(on_data_loss="skip"))
-    with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_at("fetch", BEFORE), settings=settings)
-    outside.owners.clear()
-    outside.logs[A].log_start = 3
-    report = run(outside, [A, B], settings=settings)
-    assert Outcome.PLAN_SUPERSEDED in outcomes(report) and Outcome.RECORDS_LOST in outcomes(report)
-    assert [offset_of(outside, partition) for partition in (A, B)] == [5, 3] and len(
-        outside.rows()
-    ) == 5
-
-
-@both_places
-def test_what_a_preview_foresees_is_what_a_run_does_with_a_plan_that_is_left(
-    place: OffsetsStorage,
-) -> None:
-    outside = group_of(place, 5, 3)
-    settings = after_append(place)
-    with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_at("fetch", BEFORE))
-    outside.owners.clear()
-    grow(outside, 2, 2)
-    left, own = steps_ahead(FakeWorld(outside, settings).observe(), settings, now_ms=1, uid="uid")
-    assert (left.action, own.action) == (Action.REPLAY, Action.STORE)
-    assert (
-        own.plan
-        and own.plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
-        and [(r.from_offset, r.until_offset) for r in own.plan.ranges] == [(5, 7), (3, 5)]
-    )
 
 
 @both_places

@@ -16,7 +16,6 @@ from etl.commands.restore_ledger import compare_sources, restore_from_commits
 from etl.decide.backfill import BackfillRequest
 from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
 from etl.decide.member_offsets import as_left_to_others, reject_replacing
-from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (
     describe_rewound,
     ownership_after_inheritance,
@@ -27,7 +26,6 @@ from etl.decide.partition_owners import (
     reject_unfinished_predecessor,
 )
 from etl.decide.reconcile import where_we_stand
-from etl.decide.replay import plan_replay
 from etl.decide.restore_ledger import differing_offsets
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
 from etl.ledger.plan_document import with_id
@@ -38,7 +36,7 @@ from etl.model.partitions import (
     OffsetsStorage,
 )
 from etl.model.plans import CommitState, Loss, LossReason, PlannedCommit, ReadByOthers
-from etl.model.snapshot import Ledger, UpToDate
+from etl.model.snapshot import Ledger
 from etl.report.run_progress import Outcome
 from etl.run.backfill import Beginning
 from etl.run.ingest import ingest
@@ -164,28 +162,6 @@ def test_a_command_that_loses_its_log_before_it_stores_moves_nothing_and_reports
     assert (outside.newest_plan(), dict(outside.offsets)) == before
 
 
-@pytest.mark.parametrize("when", When)
-def test_a_command_that_dies_while_storing_has_done_all_or_nothing_and_a_run_continues(
-    when: When,
-) -> None:
-    outside, others = read_on_by_others()
-    grow(outside, 2, 2)
-    with pytest.raises(Crash):
-        set_to(outside, SETTINGS, crash_at("store plan", when), [A, B], b=8)
-    assert outside.offsets[B][0] == (8 if when is When.AFTER else 7)
-    outside.owners.clear()
-    others.own(B)
-    others.consume(B, 1)
-    outside.owners.clear()
-    run(outside, [A, B])
-    run(outside, [A, B])
-    ours = {place for partition, place in outside.rows() if partition == B}
-    assert (
-        ours | others.read[B] == set(range(9)) - ({7} if when is When.AFTER else set())
-        and not ours & others.read[B]
-    )
-
-
 def test_no_offset_goes_back_over_records_that_others_read() -> None:
     holes = [ReadByOthers(A, 5, 7)]
     reject_offsets_read_by_others({A: (7, 9), B: (0, 9)}, holes)
@@ -240,28 +216,6 @@ def test_offsets_that_others_moved_on_are_restored_by_a_member_alone() -> None:
     ) as refused:
         reject_rewinding_other_members(newest, committed, settings_of())
     assert refused.value.action and "group.mode: join" in refused.value.action
-
-
-def test_a_replay_moves_no_offset_of_others() -> None:
-    outside, _ = read_on_by_others()
-    world = FakeWorld(outside, SETTINGS)
-    snapshot = world.observe()
-    state = where_we_stand(snapshot, SETTINGS)
-    assert isinstance(state, UpToDate)
-    plan = plan_replay(
-        state,
-        {B: (0, 3)},
-        repaired(snapshot, repair_of(state, snapshot)),
-        SETTINGS,
-        reason="r",
-        now_ms=1,
-    )
-    commit = plan.commit.state
-    assert (commit, plan.offsets_to_move, plan.losses.read_by_others) == (
-        CommitState.AFTER_APPEND,
-        (),
-        (),
-    )
 
 
 def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on() -> None:

@@ -200,19 +200,6 @@ def test_a_word_of_another_consumer_that_begins_with_a_number_is_no_plan_of_ours
     reject_broken(outside, others)
 
 
-def test_with_a_part_of_the_metadata_overwritten_the_rest_decides() -> None:
-    outside = group_of(KAFKA, 5, 3)
-    others = left_unfinished(outside, "hand over", AFTER)
-    others.own(A)
-    grow(outside, 2, 2)
-    others.consume(A, 1)
-    run(outside, [B])
-    reject_broken(outside, others)
-    outside.owners.clear()
-    run(outside, [A, B])
-    reject_broken(outside, others)
-
-
 def test_a_rejected_commit_is_void_and_the_next_plan_has_the_partitions_owned_then() -> None:
     outside = group_of(KAFKA, 5, 3)
     others, voids = Others(outside), []

@@ -11,7 +11,6 @@ import pytest
 
 from etl.commands.plans import preview_of
 from etl.decide.replay import ReplayRequest
-from etl.errors import DataLoss, NeedsDecision, OffsetMoved
 from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import PlanKind, Request
 from etl.model.snapshot import Pause
@@ -21,12 +20,10 @@ from etl.run.ingest import ingest
 from etl.run.replay import replay
 from etl.settings.sections import Settings
 from tests.builders import pending_starts_of
-from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
     OutsideOf,
-    accept,
     crash_at,
     grow,
     new_report,
@@ -90,14 +87,6 @@ def test_a_paused_log_keeps_its_offset_while_others_are_read_and_continues_there
     reject_unfinished(outside)
 
 
-def test_if_every_new_record_is_paused_the_run_is_up_to_date_and_reports_the_pause() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    pause(outside)
-    grow(outside, 0, 2, 0)
-    assert sorted(outcomes(run(outside))) == sorted([Outcome.PAUSED, Outcome.UP_TO_DATE])
-
-
 def test_a_stored_plan_over_a_log_paused_since_is_executed_whole_and_reports_it() -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
@@ -154,69 +143,6 @@ def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_de
     outside.pauses = ()
     run(outside, latest)
     assert [rows_of(outside, partition) for partition in LOGS] == [2, 2, 2]
-
-
-def test_a_new_partition_of_a_paused_topic_is_paused_too_and_starts_at_its_first_record() -> None:
-    outside = outside_of(5, 3)
-    run(outside)
-    outside.pauses = (WHOLE,)
-    outside.logs[LOGS[2]] = FakeLog(4)
-    run(outside)
-    assert rows_of(outside, LOGS[2]) == 0
-    outside.pauses = ()
-    run(outside)
-    reject_unfinished(outside)
-
-
-def test_a_paused_log_without_a_leader_stops_no_run() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    outside.logs[pause(outside)].has_leader = False
-    grow(outside, 2, 0, 2)
-    assert "the number of unread records is unknown" in paused_in(run(outside))[0]
-    assert rows_of(outside, LOGS[0]) == 7
-
-
-def test_records_expired_during_a_pause_are_handled_by_policy_at_the_resume() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    partition = pause(outside)
-    grow(outside, 2, 4, 2)
-    outside.logs[partition].log_start = 5
-    run(outside)
-    assert not outside.losses
-    outside.pauses = ()
-    with pytest.raises(DataLoss, match="2 offsets are gone"):
-        run(outside)
-    run(outside, settings_of(on_data_loss="skip"))
-    assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(3, 5)]
-
-
-def test_a_topic_recreated_during_a_pause_stops_the_run_and_is_accepted_with_the_pause() -> None:
-    outside = outside_of(5, 3, 4)
-    outside.topic_ids = {"clicks": "first"}
-    run(outside)
-    outside.pauses = (WHOLE,)
-    outside.logs = {partition: found.recreated() for partition, found in outside.logs.items()}
-    outside.topic_ids = {"clicks": "second"}
-    grow(outside, 9, 9, 9)
-    with pytest.raises(NeedsDecision, match="recreated"):
-        run(outside)
-    accept(outside, "clicks")
-    run(outside)
-    assert sum(outside.rows().values()) == 12
-    outside.pauses = ()
-    run(outside)
-    assert set(outside.records().values()) == {1} and len(outside.records()) == 12 + 27
-
-
-def test_a_moved_offset_of_a_paused_log_stops_the_run_like_that_of_any_log() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    partition = pause(outside)
-    outside.move_offset(partition, 2)
-    with pytest.raises(OffsetMoved):
-        run(outside)
 
 
 def test_a_replay_that_names_a_paused_log_replaces_its_rows() -> None:

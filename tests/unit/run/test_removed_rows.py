@@ -13,15 +13,6 @@ from tests.fakes.stories import grow, outcomes, outside_of, run, settings_of
 from tests.fakes.world import When
 
 
-def test_a_delete_that_policy_permits_is_reported_and_recorded() -> None:
-    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
-    run(outside, settings)
-    outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
-    report = run(outside, settings)
-    assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.UP_TO_DATE]
-    assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
-
-
 def test_a_permitted_delete_before_the_append_is_reported_and_recorded_before_the_result() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
     deleted = ForeignCommit(2, "DELETE", "removed rows")

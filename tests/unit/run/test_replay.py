@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from etl.decide.next_step import plan_superseding
 from etl.decide.replay import ReplayRequest
 from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
 from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import Supersede
 from etl.report.run_progress import Outcome
 from etl.run.replay import replay
 from etl.settings.sections import Settings
@@ -204,24 +202,6 @@ def test_a_replay_that_loses_its_records_during_the_read_is_abandoned_at_once_an
     assert outside.writers() == before and not outside.losses
     partition.log_start, partition.lost = 0, set()
     assert run(outside, settings).outcomes == [(Outcome.UP_TO_DATE, "No new records")]
-    reject_unfinished(outside)
-
-
-def test_a_replay_superseded_by_an_operator_is_abandoned_and_new_records_are_loaded() -> None:
-    outside = loaded(5, 3, 4)
-    before = outside.writers()
-    with pytest.raises(Crash):
-        replayed(outside, at=crash_at("store plan", When.AFTER))
-    grow(outside, 2, 0, 0)
-    world = FakeWorld(outside, SETTINGS)
-    snapshot = world.observe()
-    assert snapshot.ledger.newest is not None
-    instead = plan_superseding(
-        Supersede(snapshot.ledger.newest, "no"), snapshot, SETTINGS, now_ms=5
-    )
-    world.supersede(instead, snapshot.ledger)
-    run(outside)
-    assert {row: by for row, by in outside.writers().items() if row in before} == before
     reject_unfinished(outside)
 
 

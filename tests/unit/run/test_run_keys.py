@@ -4,16 +4,15 @@ requested records once, also those of partitions that could not be read at first
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
 
 import pytest
 
 from etl.decide import loaded_intervals
-from etl.decide.next_step import Action, steps_ahead
+from etl.decide.next_step import steps_ahead
 from etl.decide.run_requests import KEYS_KEPT, with_key
-from etl.errors import EtlError, Owned, SettingsError
+from etl.errors import Owned, SettingsError
 from etl.io.zookeeper.ledger_side_documents import prune
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Bound, Bounds, Request, RunKeyRecord
@@ -265,35 +264,6 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     assert reached(out) == [5, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("settings", "leave", "come_back"),
-    [
-        (
-            SKIPS,
-            lambda out: lead(out, is_led=False),
-            lambda out: lead(out, is_led=True),
-        ),
-        (
-            LEAVES,
-            lambda out: out.owners.update({AWAY: "old-consumer"}),
-            lambda out: out.owners.clear(),
-        ),
-    ],
-    ids=["no leader", "another owner"],
-)
-def test_a_key_that_had_nothing_to_read_but_a_log_that_was_left_out_is_not_kept(
-    settings: Settings, leave: Callable[[Outside], None], come_back: Callable[[Outside], None]
-) -> None:
-    out = outside()
-    load(out, None)
-    out.logs[LOGS[2]].grow(2)
-    leave(out)
-    assert messages_of(load(out, settings=settings), Outcome.UP_TO_DATE) == ["No new records"]
-    come_back(out)
-    assert Outcome.INGESTED in outcomes(load(out, settings=settings))
-    assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
-
-
 def test_a_key_without_records_is_not_kept_if_another_driver_stored_a_plan_meanwhile() -> None:
     out = outside()
     load(out, None)
@@ -475,15 +445,6 @@ def test_a_log_that_appears_under_a_key_that_caps_cut_is_left_to_a_later_run() -
     assert reached(out) == [4, 3, 2]
 
 
-def test_a_run_that_fails_under_a_key_leaves_the_key_free() -> None:
-    out = outside()
-    out.logs[LOGS[0]].has_leader = False
-    with pytest.raises(EtlError):
-        load(out, settings=SETTINGS)
-    out.logs[LOGS[0]].has_leader = True
-    assert Outcome.INGESTED in outcomes(load(out))
-
-
 def test_what_caps_left_is_counted_up_to_the_bound_and_not_to_the_end() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     report = load(out, Request(None, UNTIL), capped)
@@ -515,35 +476,6 @@ def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(
     assert reached(out) == [*first[:2], 2 if request_ is K else 4] and not left(report)
     grow(out)
     assert outcomes(load(out, request_, settings)) == [Outcome.ALREADY_LOADED]
-
-
-def test_a_log_without_a_leader_between_two_plans_of_a_key_is_loaded_to_the_frozen_end() -> None:
-    out = outside_of(5, 3, 4)
-
-    def leave(step: str, when: When) -> None:
-        if (step, when) == ("tidy", When.AFTER):
-            lead(out, is_led=False)
-
-    report = load(out, BARE, CAPPED, at=leave)
-    assert reached(out)[:2] == [5, 3] and reached(out)[2] < 4 and left(report)
-    lead(out, is_led=True)
-    grow(out)
-    assert not left(load(out, BARE, CAPPED))
-    assert reached(out) == [5, 3, 4]
-    assert outcomes(load(out, BARE, CAPPED)) == [Outcome.ALREADY_LOADED]
-
-
-def test_a_log_that_had_an_owner_is_loaded_to_its_end_at_the_keys_first_run() -> None:
-    out = outside_of(5, 3, 4)
-    load(out, None, LEAVES)
-    grow(out)
-    out.owners[AWAY] = "old-consumer"
-    assert left(load(out, BARE, LEAVES))
-    grow(out)
-    out.owners.clear()
-    load(out, BARE, LEAVES)
-    assert reached(out) == [7, 5, 6]
-    assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_LOADED]
 
 
 def test_what_a_key_left_and_another_run_has_loaded_by_now_is_nobodys_to_load() -> None:
@@ -673,15 +605,3 @@ def test_a_plan_that_supersedes_one_under_a_key_ends_at_the_same_byte_offset() -
     report = load(out, BARE, PHYSICAL_SETTINGS)
     assert report.plan and [report.plan.loaded_until[partition] for partition in out.logs] == ends
     assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_LOADED]
-
-
-def test_a_preview_of_a_plan_cut_by_a_cap_and_left_by_a_crash_includes_the_next_one() -> None:
-    out = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        load(out, BARE, CAPPED, at=crash_at("fetch", When.BEFORE))
-    out.owners.clear()
-    steps = steps_ahead(FakeWorld(out, CAPPED, request=BARE).observe(), CAPPED, now_ms=1, uid="u")
-    assert [(step.action, step.plan and step.plan.number) for step in steps] == [
-        (Action.REPLAY, 1),
-        (Action.STORE, 2),
-    ]

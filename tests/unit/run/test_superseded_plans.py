@@ -9,11 +9,8 @@ import contextlib
 
 import pytest
 
-from etl.decide.plan_replacement import replacement_plan
-from etl.errors import DataLoss, ExpiredOffsets, Owned
-from etl.ledger.plan_document import with_id
+from etl.errors import ExpiredOffsets, Owned
 from etl.model.plans import Loss, LossReason
-from etl.model.snapshot import Supersede
 from etl.report.run_progress import Outcome
 from etl.run.ingest import EXPIRIES_MAX, ingest
 from tests.fakes.outside import Outside
@@ -32,28 +29,6 @@ from tests.fakes.stories import (
     run,
 )
 from tests.fakes.world import Crash, FakeWorld, When
-
-
-def test_a_stored_plan_with_an_expired_range_is_superseded_if_policy_permits_the_gap() -> None:
-    outside = expired_plan()
-    old = outside.newest_plan()
-    grow(outside, 3, 0, 0)
-    report = run(outside, SKIPPING)
-    assert outcomes(report) == [
-        Outcome.PLAN_SUPERSEDED,
-        Outcome.RECORDS_LOST,
-        Outcome.EXPIRES_SOON,
-        Outcome.INGESTED,
-    ]
-    new = outside.newest_plan()
-    assert old is not None and new is not None
-    assert (new.number, new.origin.supersedes, new.losses.lost) == (
-        1,
-        old.id,
-        (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),),
-    )
-    assert new.origin.reason == "clicks 0: its range starts at 0, and the log now at 2"
-    reject_unfinished(outside)
 
 
 def test_a_stored_replacement_is_named_with_the_plan_that_it_replaced() -> None:
@@ -75,48 +50,6 @@ def test_a_stored_replacement_is_named_with_the_plan_that_it_replaced() -> None:
         Outcome.PLAN_RESUMED,
         "Plan 2 of an earlier run is stored and not in the table: it is executed unchanged",
     )
-
-
-def test_a_stored_plan_with_an_expired_range_stops_the_run_under_fail_and_stays() -> None:
-    outside = expired_plan(SETTINGS)
-    stored = dict(outside.plans)
-    with pytest.raises(DataLoss, match="2 offsets are gone"):
-        run(outside)
-    assert outside.plans == stored and outside.table is None
-
-
-def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
-    """An operator supersedes the stored plan and leaves offsets out."""
-    world = FakeWorld(outside, SKIPPING)
-    snapshot = world.observe()
-    newest = outside.newest_plan()
-    assert newest is not None
-    world.supersede(
-        with_id(
-            replacement_plan(Supersede(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)
-        ),
-        snapshot.ledger,
-    )
-
-
-@pytest.mark.parametrize("step", ["supersede", "append", "record losses", "record"])
-@pytest.mark.parametrize("when", When)
-def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_before_the_next_run(
-    step: str, when: When
-) -> None:
-    outside = outside_of(9, 0, 0)
-    with pytest.raises(Crash):
-        run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
-    skipped_by_hand(outside, Loss(LOGS[0], 4, 6, LossReason.SKIPPED))
-    outside.logs[LOGS[0]].log_start = 5
-    with pytest.raises(Crash):
-        run(outside, SKIPPING, at=crash_at(step, when))
-    run(outside, SKIPPING)
-    assert set(outside.rows()) == {(LOGS[0], 6), (LOGS[0], 7), (LOGS[0], 8)}
-    assert [loss for _, loss in outside.losses] == [
-        Loss(LOGS[0], 4, 6, LossReason.SKIPPED),
-        Loss(LOGS[0], 0, 4, LossReason.EXPIRED),
-    ]
 
 
 def test_two_drivers_cannot_both_supersede_a_plan() -> None:
@@ -181,15 +114,3 @@ def test_under_fail_retention_between_plan_and_fetch_stops_the_run_at_once() -> 
     with pytest.raises(ExpiredOffsets):
         ingest(world, SETTINGS, new_report())
     assert world.steps.count("observe") == 1 and outside.table is None
-
-
-def test_a_plan_that_was_left_and_is_overtaken_again_is_superseded_in_the_run_that_finds_it() -> (
-    None
-):
-    outside = outside_of(9, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, SKIPPING, crash_at("fetch", When.BEFORE))
-    outside.logs[LOGS[0]].log_start = 1
-    report = run(outside, SKIPPING, expiring(outside, 2, 3))
-    assert outcomes(report)[-1] is Outcome.INGESTED
-    reject_unfinished(outside)

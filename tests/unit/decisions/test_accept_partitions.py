@@ -4,7 +4,6 @@ twice, and lost offsets are named.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 import pytest
@@ -19,15 +18,13 @@ from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
     accept,
-    crash_at,
     outcomes,
     outside_of,
-    reject_doubled_records,
     reject_missing_records,
     run,
     settings_of,
 )
-from tests.fakes.world import Crash, FakeWorld, When
+from tests.fakes.world import FakeWorld
 
 A, B, C = LOGS
 
@@ -58,52 +55,6 @@ def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_na
     assert stale in report.outcomes[1][1]
     reject_missing_records(outside)
     assert sum(outside.records().values()) == 22 + 10
-
-
-@pytest.mark.parametrize(
-    "step", ["observe", "append", "record", "commit from 0", "store plan", "tidy"]
-)
-@pytest.mark.parametrize("when", When)
-def test_a_crash_while_a_log_is_accepted_or_read_on_loses_and_doubles_nothing(
-    step: str, when: When
-) -> None:
-    outside = cut_and_longer()
-    with contextlib.suppress(Crash):
-        accept(outside, "clicks:0", at=crash_at(step, when))
-    reject_doubled_records(outside)
-    with contextlib.suppress(
-        SettingsError
-    ):  # nothing is wrong with it any more where the plan was stored
-        accept(outside, "clicks:0")
-    with contextlib.suppress(Crash):
-        run(outside, at=crash_at(step, when))
-    reject_doubled_records(outside)
-    outside.logs[B].end += 2
-    run(outside)
-    reject_missing_records(outside)
-
-
-@pytest.mark.parametrize(
-    ("cut_at", "position", "stale_rows"), [(20, 15, ()), (10, 10, (StaleRows(A, 10, 15),))]
-)
-def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset(
-    cut_at: int, position: int, stale_rows: tuple[StaleRows, ...]
-) -> None:
-    outside = loaded()
-    outside.logs[A].end = 25
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    outside.logs[A].cut(cut_at)
-    outside.logs[A].end = 30
-    message = f"truncated at offset {cut_at}, and records up to 25"
-    with pytest.raises(PartitionTruncated, match=message):
-        run(outside)
-    old = outside.newest_plan()
-    plan = accept(outside, "clicks:0")
-    assert old and (plan.number, plan.origin.supersedes) == (2, old.id)
-    assert (plan.loaded_until[A], plan.losses.stale_rows) == (position, stale_rows)
-    run(outside)
-    reject_missing_records(outside)
 
 
 def test_stale_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_a_run() -> None:

@@ -181,18 +181,6 @@ def test_no_decision_overrides_the_bytes_of_a_log(
     assert outside.plans == before
 
 
-def test_a_topic_that_was_copied_to_another_ensemble_continues_at_its_offset() -> None:
-    outside = loaded()
-    outside.topic_ids["clicks"] = "zxid-9"
-    grow(outside, 2, 2, 2)
-    with pytest.raises(NeedsDecision):
-        run(outside)
-    plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.incarnations, plan.losses.stale_rows, log_topic_ids_of(plan)) == ({}, (), {})
-    run(outside)
-    reject_missing_records(outside)
-
-
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_log_without_evidence_must_be_named_itself_and_the_operators_decision_counts(
     is_kept: bool,
@@ -248,46 +236,12 @@ def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -
     reject_missing_records(outside)
 
 
-def test_a_partition_missing_on_its_broker_after_the_topic_was_recreated_starts_at_0() -> None:
-    outside = loaded()
-    outside.topic_ids["clicks"] = "zxid-9"
-    make_again(outside, [ONE, TWO])
-    del outside.logs[ALSO_ONE]
-    plan = accept(outside, "clicks")
-    assert (plan.loaded_until[ALSO_ONE], plan.incarnations[ALSO_ONE]) == (0, 1)
-
-
 def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
     outside = loaded(5, 0, 4)
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, BROKER_1)
     outside.logs[TWO].grow(3)
     accept(outside, "clicks:1-0", "clicks:1-1")
-    run(outside)
-    reject_missing_records(outside)
-
-
-def test_with_every_broker_of_a_topic_absent_nothing_is_accepted_and_no_run_stops() -> None:
-    outside = loaded()
-    outside.topic_ids["clicks"] = "zxid-9"
-    for partition in outside.logs:
-        away(outside, partition)
-    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
-    with pytest.raises(BrokerUnreachable):
-        accept(outside, "clicks")
-
-
-def test_a_topic_recreated_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> None:
-    outside = recreated_while_two_was_away()
-    accept(outside, "clicks")
-    run(outside)
-    outside.topic_ids["clicks"] = "zxid-f"
-    make_again(outside, BROKER_1)
-    plan = accept(outside, "clicks")
-    assert (log_topic_ids_of(plan), plan.incarnations) == ({TWO: "zxid-5"}, {ONE: 2, ALSO_ONE: 2})
-    run(outside)
-    away(outside, TWO, is_away=False)
-    accept(outside, "clicks")
     run(outside)
     reject_missing_records(outside)
 
@@ -372,52 +326,6 @@ def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evi
     reject_doubled_records(outside)
     loaded_places = {place for found, place in outside.rows() if found == ONE}
     assert loaded_places >= set(partition.read(at, partition.end))
-
-
-@pytest.mark.parametrize("policy", ["fail", "skip"])
-def test_a_recreated_log_under_a_stored_plan_stops_the_run_also_if_the_plan_would_be_superseded(
-    policy: str,
-) -> None:
-    outside, settings = loaded(), settings_of(broker_type="jafka", on_data_loss=policy)
-    grow(outside, 3, 3, 3)
-    with pytest.raises(Crash):
-        run(outside, settings, at=crash_at("store plan", When.AFTER))
-    make_again(outside, [ONE], entries=30)
-    expire_read_offsets(outside, TWO)
-    with pytest.raises(PartitionTruncated, match="holds other bytes"):
-        run(outside, settings)
-    accept(outside, "clicks:1-0", at_offset=0)
-    if policy == "skip":
-        run(outside, settings)
-        reject_missing_records(outside)
-
-
-def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_read_on() -> None:
-    outside = loaded()
-    grow(outside, 3, 0, 0)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    partition, position = physical(outside, ONE), outside.offsets[ONE][0]
-    partition.cut(partition.entries[6][0])
-    partition.grow(9)
-    plan = accept(outside, "clicks:1-0", at_offset=position)
-    assert (plan.incarnations, plan.losses.stale_rows) == ({}, ())
-    assert plan.loaded_until[ONE] == position
-    run(outside)
-    reject_missing_records(outside)
-
-
-def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_times() -> None:
-    capped = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 1})
-    outside = physical_outside_of(9, 9)
-    run(outside, capped)
-    plan = outside.newest_plan()
-    assert plan
-    unread = [partition for partition, position in plan.loaded_until.items() if position == 0]
-    make_again(outside, unread, entries=20)
-    while Outcome.INGESTED in outcomes(run(outside, capped)):
-        reject_doubled_records(outside)
-    reject_missing_records(outside)
 
 
 def test_a_log_that_a_cap_left_half_read_is_recognized_by_the_bytes_before_its_end() -> None:

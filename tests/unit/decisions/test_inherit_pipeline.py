@@ -50,7 +50,6 @@ from tests.fakes.stories import (
     outcomes,
     outside_of,
     run,
-    settings_of,
 )
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 from tests.fakes.world import Crash, When
@@ -218,31 +217,10 @@ def test_a_crash_while_a_pipeline_is_taken_over_loses_and_doubles_nothing(
     reject_doubled(outside)
 
 
-def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> None:
-    outside = outside_of(6, 6, 6)
-    outside.table = []
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    outside.others = (old_pipeline(),)
-    outside.topic_ids = {"clicks": "id-1"}
-    snapshot = snapshot_of(outside)
-    plan = inherited(outside.others[0], state_alone(snapshot), snapshot)
-    assert (plan.number, plan.loaded_until) == (1, ENDED)
-
-
 def state_alone(snapshot: Snapshot) -> PipelineState:
     """The state of the ledger if the other pipeline is not observed."""
     assert snapshot.table is not None
     return where_we_stand(replace(snapshot, table=replace(snapshot.table, others=())), SETTINGS)
-
-
-def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> None:
-    outside = outside_of(4, 4, 4)
-    run(outside)
-    outside.others = (old_pipeline(),)
-    snapshot = snapshot_of(outside)
-    plan = inherited(outside.others[0], where_we_stand(snapshot, SETTINGS), snapshot)
-    assert (plan.number, plan.loaded_until) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
 
 
 def of_another_era(outside: Outside, number: int) -> Snapshot:
@@ -494,21 +472,3 @@ def test_a_stored_plan_is_not_replayed_into_a_table_loaded_by_another_pipeline_m
     outside.others = (old_pipeline(),)
     with pytest.raises(LedgersDisagree, match="has loaded this topic"):
         run(outside)
-
-
-def test_a_topic_that_stayed_with_a_pipeline_that_was_taken_over_is_still_its_own() -> None:
-    late = TopicPartition("clicks-late", 0)
-    outside = ruled(loaded_by_another(6, 6, 6))
-    outside.others = (old_pipeline({**ENDED, late: 2}),)
-    outside.logs[late] = replace(outside.logs[LOGS[0]])
-    with pytest.raises(LedgersDisagree, match="has loaded this topic") as caught:
-        run(outside)
-    assert caught.value.where["topic"] == "clicks-late"
-
-
-def test_other_topics_start_after_a_take_over_as_at_any_first_run() -> None:
-    late = TopicPartition("clicks-late", 0)
-    outside = loaded_by_another(6, 6, 6)
-    outside.logs[late] = FakeLog(4)
-    run(ruled(outside), settings_of(new_topics_starting_offsets="latest"))
-    assert sum(partition == late for partition, _ in outside.rows()) == 4

@@ -12,7 +12,7 @@ from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.offsets import pending_partitions
 from etl.decide.reconcile import where_we_stand
 from etl.decide.recreated_or_truncated import TAIL_BYTES, end_places
-from etl.errors import DataLoss, LedgersDisagree, OffsetMoved, PartitionTruncated, SettingsError
+from etl.errors import DataLoss, LedgersDisagree, PartitionTruncated, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import PartitionOffsets, TopicPartition
 from etl.model.plans import (
@@ -21,7 +21,6 @@ from etl.model.plans import (
     LossReason,
     PendingPartition,
     RangeResult,
-    StaleRows,
 )
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
@@ -41,7 +40,6 @@ from tests.fakes.stories import (
     outcomes,
     outside_of,
     physical_outside_of,
-    reject_missing_records,
     reject_unfinished,
     run,
     settings_of,
@@ -118,26 +116,6 @@ def test_a_stored_plan_with_an_expired_segment_is_superseded_by_one_from_the_nex
     reject_unfinished(outside)
 
 
-def test_a_truncated_log_needs_a_decision_and_continues_as_another_incarnation() -> None:
-    outside = physical_outside_of(6, 3, 4)
-    run(outside)
-    partition, position = of(outside, ONE), outside.offsets[ONE][0]
-    cut = partition.entries[4][0]
-    partition.cut(at=cut)
-    message = f"The log was truncated at offset {cut} or below"
-    with pytest.raises(PartitionTruncated, match=message) as refused:
-        run(outside)
-    command = "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET"
-    assert command in refused.value.action
-    plan = accept(outside, "clicks:1-0", at_offset=cut, settings=PHYSICAL_SETTINGS)
-    assert plan.losses.stale_rows == (StaleRows(ONE, cut, position),)
-    assert plan.loaded_until[ONE] == cut
-    partition.grow(3)
-    run(outside)
-    reject_missing_records(outside)
-    assert {life for found, life, _ in outside.keys() if found == ONE} == {0, 1}
-
-
 def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     outside = physical_outside_of(6, 6, 4)
     run(outside)
@@ -146,21 +124,6 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     with pytest.raises(SettingsError, match="There is no partition clicks:0") as refused:
         accept(outside, "clicks:0", at_offset=0, settings=PHYSICAL_SETTINGS)
     assert "BROKER-PARTITION, e.g. 0-3" in refused.value.action
-
-
-def test_a_moved_offset_is_followed_and_the_skipped_offsets_are_reported_in_bytes() -> None:
-    outside = physical_outside_of(6, 3, 4)
-    run(outside)
-    grow(outside, 3, 0, 0)
-    partition, skipped = of(outside, ONE), of(outside, ONE).entries[7][0] - outside.offsets[ONE][0]
-    outside.move_offset(ONE, partition.entries[7][0])
-    with pytest.raises(OffsetMoved) as refused:
-        run(outside)
-    assert refused.value.where["broker_id"] == 1
-    report = run(outside, settings_of(broker_type="jafka", on_offset_changed="follow"))
-    assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.RECORDS_LOST, Outcome.INGESTED]
-    assert f"{skipped} bytes" in report.outcomes[1][1]
-    assert outside.offsets[ONE][0] == partition.end
 
 
 def test_a_jafka_partition_unreadable_at_the_decision_starts_at_its_first_record() -> None:

@@ -13,7 +13,6 @@ from etl.commands.plans import preview_of
 from etl.decide.lag import Progress, lag_of
 from etl.errors import EtlError, NeedsDecision
 from etl.model.partitions import TopicPartition
-from etl.model.snapshot import ForeignCommit
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
@@ -176,13 +175,6 @@ def test_every_command_and_the_report_show_the_same_lag_before_and_after_a_run(
             lags = report["after"]
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_run_that_dies_at_its_fetch_has_the_lag_of_its_beginning(situation: str) -> None:
-    outside, settings, lags = SITUATIONS[situation]()
-    assert reported_lags(outside, settings, step="append")["after"] == lags
-    assert described_by_offsets(outside, settings) == lags
-
-
 def of_a_cut_log(at: int) -> Outside:
     outside = loaded()
     outside.logs[LOGS[0]].cut(at)
@@ -218,26 +210,11 @@ def test_logs_with_another_incarnation_have_no_lag_and_the_reason_of_plan(
     assert str(reported.refusal) == str(plan_says.value)
 
 
-def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
-    outside = loaded()
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    outside.logs[LOGS[0]].cut(6)
-    assert described_by_offsets(outside, SETTINGS) == {0: None, 1: 0, 2: 1}
-    assert offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS).refusal is not None
-
-
 def test_no_lag_is_reported_if_a_run_would_stop_at_the_table() -> None:
     outside = loaded()
     outside.table = None
     assert set(described_by_offsets(outside, SETTINGS).values()) == {None}
     assert set(reported_lags(outside, SETTINGS)["before"].values()) == {None}
-
-
-def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
-    outside = loaded()
-    outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
-    assert described_by_offsets(outside, SETTINGS) == {0: 2, 1: 0, 2: 1}
 
 
 def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:

@@ -73,16 +73,6 @@ def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_
     assert its_rows(outside) == [6, 7, 8], "its start is decided by then"
 
 
-def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None:
-    outside, settings = without_a_leader(
-        later={4: NOON_MS, 5: NOON_MS + 1}, starting_offsets=AT_NOON
-    )
-    run(outside, settings)
-    leads_again(outside)
-    run(outside, settings_of(on_no_leader="skip", starting_offsets="earliest"))
-    assert its_rows(outside) == [4, 5], "the conf of the first run counts"
-
-
 def after_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
     """Partition 0 has 6 records, the last 4 after the start of an open transaction."""
     outside = outside_of(6, 3, 0)
@@ -104,12 +94,6 @@ def test_a_start_by_time_after_an_open_transaction_waits_and_loads_no_older_reco
     outside.logs[LOGS[0]].held_back = 0
     run(outside, settings_of(starting_offsets="earliest"))
     assert its_rows(outside) == rows, "the conf of the first run counts"
-
-
-def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> None:
-    outside, settings = after_a_transaction({1: NOON_MS}, starting_offsets=AT_NOON)
-    run(outside, settings)
-    assert its_rows(outside) == [1]
 
 
 def test_a_start_at_the_latest_offset_is_the_readable_end() -> None:
@@ -166,43 +150,6 @@ def test_the_start_of_an_unreadable_topic_survives_a_superseding_plan() -> None:
     report = run(outside, skipping_owners(on_data_loss="skip", starting_offsets="latest"))
     assert Outcome.PLAN_SUPERSEDED in outcomes(report)
     assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
-
-
-def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:
-    outside = with_an_unread_topic("", 5)
-    run(outside, skipping_owners(exclude_topics=["clicks-2"]))
-    run(outside, skipping_owners())
-    assert its_rows(outside) == [0, 1, 2, 3, 4] and not its_rows(outside, UNREAD)
-
-
-def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
-    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
-    for partition in LOGS:
-        outside.logs[partition].has_leader = False
-    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.OFFSETS_STORED]
-    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
-    for partition in LOGS:
-        leads_again(outside, partition)
-    run(outside, settings)
-    assert outside.rows() == {(LOGS[0], 5): 1}
-
-
-def test_a_new_topic_starts_at_the_latest_offset_also_if_it_had_no_leader_at_first() -> None:
-    outside, settings = (
-        outside_of(5),
-        settings_of(on_no_leader="skip", new_topics_starting_offsets="latest"),
-    )
-    run(outside, settings)
-    new, later = TopicPartition("clicks-2", 0), TopicPartition("clicks-2", 1)
-    outside.logs[new] = FakeLog(4, has_leader=False)
-    run(outside, settings)
-    leads_again(outside, new, later=(FIRST_RUN_MS + 10,))
-    outside.logs[later] = FakeLog(2)
-    run(outside, settings)
-    assert its_rows(outside, new) == [4]
-    assert its_rows(outside, later) == [0, 1], (
-        "a partition that comes later starts at its first record"
-    )
 
 
 def test_a_decided_start_survives_the_loss_of_the_ledger() -> None:

@@ -266,17 +266,6 @@ def run(outside: Outside, settings: Settings, at: At = lambda step, when: None) 
 SKIP, BEFORE = settings_of(on_owned="skip"), When.BEFORE
 
 
-def test_a_partition_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
-    outside = outside_of(owners={B: FOREIGN})
-    skipped = (Outcome.OWNED_BY_OTHERS, f"clicks 1: owned by {FOREIGN}; left out")
-    assert run(outside, SKIP).outcomes[0] == skipped
-    assert {partition for partition, _ in outside.rows()} == {A, C} and B not in outside.offsets
-    assert outside.owners == {B: FOREIGN}
-    outside.owners.clear()
-    assert Outcome.OWNED_BY_OTHERS not in dict(run(outside, SKIP).outcomes)
-    assert set(outside.rows().values()) == {1} and len(outside.rows()) == 12
-
-
 @pytest.mark.parametrize("group", [{}, {"on_owned": "wait"}, {"on_owned": "skip"}])
 def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(group: dict[str, str]) -> None:
     outside, settings = outside_of(), settings_of(**group)
@@ -327,13 +316,6 @@ def test_after_the_owner_is_gone_the_run_starts_at_the_offset_that_it_left() -> 
     assert [offset for partition, offset in outside.rows() if partition == B] == [3], (
         "from where the owner stopped"
     )
-
-
-def test_an_owner_that_stays_is_named() -> None:
-    outside = outside_of(owners={B: FOREIGN})
-    with pytest.raises(Owned, match=FOREIGN):
-        run(outside, settings_of(on_owned="wait"))
-    assert outside.plans == {}
 
 
 def test_claims_are_given_back_when_a_run_fails() -> None:

@@ -326,6 +326,6 @@ def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_u
 def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
     stored, snapshot = Replay(last_plan({}, shape=shape_of_rows(SETTINGS))), snapshot_of({})
     assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
-    with pytest.raises(NeedsDecision) as caught:
+    with pytest.raises(NeedsDecision, match="the settings of its rows have changed") as caught:
         replay_or_supersede(stored, snapshot, changed)
     assert f"etl plans supersede CONF {stored.plan.number} " in caught.value.action

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.plans import preview_of
 from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.recreated_or_truncated import cluster_identity
 from etl.errors import NeedsDecision, SettingsError
@@ -142,14 +141,6 @@ def test_the_runs_after_an_upgrade_continue_and_one_of_them_reports_it() -> None
 
 def plan_in(outside: Outside):  # type: ignore[no-untyped-def]
     return lambda number: parse_plan(outside.plans[number], path="plans")
-
-
-def test_the_plan_command_reports_that_the_pipeline_keeps_its_name() -> None:
-    outside = outside_of(5, 3, 4)
-    run(outside)
-    upgraded(outside)
-    found = preview_of(snapshot_of(outside), SETTINGS)
-    assert f"Brokers report the cluster id {ID} now" in found.summary
 
 
 def test_a_pipeline_is_inherited_across_the_upgrade_of_its_cluster() -> None:

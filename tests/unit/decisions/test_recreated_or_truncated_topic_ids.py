@@ -71,15 +71,6 @@ def test_a_topic_that_was_not_recreated_is_read_on_and_its_known_ids_are_kept(
     }
 
 
-def test_after_an_accepted_topic_the_creation_of_the_new_one_is_compared() -> None:
-    outside = loaded_with_ids(UPGRADED)
-    make_again(outside, {"clicks": "id-2"})
-    plan = accept(outside, "clicks")
-    assert (plan.topic_ids, plan.creation_ids) == ({"clicks": "id-2"}, {"clicks": "zxid-9"})
-    outside.topic_ids = {}
-    run(outside)
-
-
 def test_a_copied_zookeeper_has_no_other_topic_if_the_brokers_report_the_topic_id() -> None:
     outside = loaded_with_ids(UPGRADED)
     outside.creation_ids = {"clicks": "zxid-9"}
@@ -87,18 +78,6 @@ def test_a_copied_zookeeper_has_no_other_topic_if_the_brokers_report_the_topic_i
     run(outside)
     plan = outside.newest_plan()
     assert plan and plan.creation_ids == {"clicks": "zxid-9"}
-
-
-def test_brokers_upgraded_during_a_copy_of_zookeeper_continue_by_an_operators_decision() -> None:
-    outside = loaded_with_ids(OLD)
-    outside.topic_ids, outside.creation_ids = dict(UPGRADED), {"clicks": "zxid-9"}
-    grown(outside)
-    with pytest.raises(NeedsDecision, match="recreated") as stopped:
-        run(outside)
-    assert "--not-recreated" in stopped.value.action
-    accept(outside, "clicks", is_same_log=True)
-    run(outside)
-    assert not [key for key in outside.keys() if key[1]]
 
 
 def test_the_znode_does_not_count_if_the_brokers_report_another_id() -> None:

@@ -18,7 +18,7 @@ from etl.decide.restore_ledger import (
 from etl.decide.set_offsets import Standing, plan_set
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Committed, OffsetsStorage
+from etl.model.partitions import Committed
 from etl.model.plans import Loss, LossReason, PlanKind
 from etl.model.snapshot import Table, UpToDate
 from etl.run.ingest import finish_repair
@@ -62,12 +62,6 @@ def restore(outside: Outside) -> Lost:
     assert plan is not None
     restore_from_commits(world, snapshot, SETTINGS, "restored", "run-1")
     return lost
-
-
-def test_a_ledger_and_offsets_that_agree_with_the_table_are_left_alone() -> None:
-    outside = loaded()
-    before = dict(outside.plans)
-    assert restore(outside) is Lost.NOTHING and outside.plans == before
 
 
 @pytest.mark.parametrize("offset", [9, 20])
@@ -144,22 +138,6 @@ def test_a_stored_plan_is_left_to_the_next_run_unless_an_offset_was_moved_since(
     outside.move_offset(A, 20)
     with pytest.raises(NeedsDecision, match="moved the offset of clicks:0 since"):
         restore(outside)
-
-
-def test_an_offset_in_kafka_that_an_earlier_plan_of_ours_wrote_late_is_no_other_clients() -> None:
-    outside = outside_of(15, 3, 4)
-    outside.offsets_in = OffsetsStorage.KAFKA
-    run(outside)
-    late = outside.kept[A]
-    outside.logs[A].end = 20
-    run(outside)
-    outside.logs[A].end = 25
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    outside.kept[A] = late
-    assert restore(outside) is Lost.NOTHING
-    run(outside)
-    reject_unfinished(outside)
 
 
 def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:

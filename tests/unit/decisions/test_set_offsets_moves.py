@@ -20,7 +20,6 @@ from tests.fakes.stories import (
     LOGS,
     PHYSICAL_LOGS,
     accept,
-    crash_at,
     outcomes,
     outside_of,
     physical_outside_of,
@@ -29,10 +28,8 @@ from tests.fakes.stories import (
     settings_for,
     settings_of,
 )
-from tests.fakes.world import Crash, When
 
 A, B, C = LOGS
-LATEST = settings_of(starting_offsets="latest")
 
 
 def rows_of(outside: Outside, partition: TopicPartition = A) -> list[int]:
@@ -42,13 +39,6 @@ def rows_of(outside: Outside, partition: TopicPartition = A) -> list[int]:
 def loaded(*ends: int) -> Outside:
     outside = outside_of(*(ends or (15, 3, 4)))
     run(outside)
-    return outside
-
-
-def unloaded() -> Outside:
-    """A was begun at its end: its 15 records were never loaded."""
-    outside = outside_of(15, 3, 4)
-    run(outside, LATEST)
     return outside
 
 
@@ -63,15 +53,6 @@ def test_an_offset_set_forwards_skips_records_and_reports_it() -> None:
     assert rows_of(outside) == [*range(15), *range(20, 30)]
     assert [loss for _, loss in outside.losses] == [skipped]
     assert outside.offsets[A][0] == 30
-
-
-def test_an_offset_set_back_over_unloaded_records_loads_each_once() -> None:
-    outside = unloaded()
-    plan = set_to(outside, LATEST, a=4)
-    assert plan and not plan.losses.lost and plan.loaded_until[A] == 4
-    run(outside, LATEST)
-    assert rows_of(outside) == list(range(4, 15))
-    assert outside.offsets[A][0] == 15 and not outside.losses
 
 
 @pytest.mark.parametrize("to", [0, 14])
@@ -152,20 +133,6 @@ def test_a_partition_without_a_leader_and_one_that_was_never_begun_are_refused()
     outside.logs[B].has_leader = False
     with pytest.raises(BrokerUnreachable):
         set_to(outside, b=3)
-
-
-def test_a_stored_plan_gives_its_number_to_the_position_and_the_rest_of_it_is_read_later() -> None:
-    outside = loaded()
-    outside.logs[A].end, outside.logs[B].end = 25, 9
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    old = outside.newest_plan()
-    plan = set_to(outside, a=20)
-    assert old and plan and (plan.number, plan.origin.supersedes) == (2, old.id)
-    assert plan.loaded_until[B] == 3
-    run(outside)
-    assert rows_of(outside) == [*range(15), *range(20, 25)]
-    assert rows_of(outside, B) == list(range(9))
 
 
 @pytest.mark.parametrize(

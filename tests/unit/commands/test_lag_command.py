@@ -16,8 +16,8 @@ from tests.builders import plain_snapshot
 from tests.fakes.outside import Outside
 from tests.fakes.planning import A, B, snapshot_of
 from tests.fakes.planning import settings_of as plan_settings
-from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, outside_of, run, settings_of
-from tests.fakes.world import Crash, FakeWorld, When
+from tests.fakes.stories import LOGS, SETTINGS, grow, outside_of, run, settings_of
+from tests.fakes.world import FakeWorld
 
 NOW_MS = 1_700_000_000_000
 OLDEST_RECORDS = {partition: OldestRecord(NOW_MS - 90_000) for partition in (*LOGS, A, B)}
@@ -61,16 +61,6 @@ def test_the_oldest_unread_record_is_requested_only_for_logs_with_a_lag() -> Non
     assert first_unread(outside) == {LOGS[0]: 5}
     grow(outside, 0, 0, 1)
     assert first_unread(outside) == {LOGS[0]: 5, LOGS[2]: 5}, "expired offsets are not requested"
-
-
-def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    grow(outside, 1, 0, 0)
-    rows = lags(outside).as_json()["partitions"]
-    assert [(row["loaded_until"], row["lag"]) for row in rows] == [(0, 6), (0, 3), (0, 4)]
-    assert first_unread(outside) == dict.fromkeys(LOGS, 0)
 
 
 def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
+from etl.errors import EtlError, Stopped, TableUnreachable
 from etl.model.partitions import (
     Broker,
     Committed,
@@ -28,7 +28,7 @@ from etl.model.plans import (
     PlanKind,
     RangeResult,
 )
-from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot, UpToDate
+from etl.model.snapshot import FirstRun, Ledger, PipelineState, Snapshot, UpToDate
 from etl.report.describe import describe_open, describe_uncounted, describe_who_skipped, format_time
 from etl.report.plan_json import describe_plan
 from etl.report.run_history import outdated
@@ -178,39 +178,6 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
 
 
 LATER = UpToDate(FIRST, FIRST.loaded_until)
-
-
-UNCOMMITTED = UpToDate(SECOND, SECOND.loaded_until, (A,))
-MOVED = snapshot_of((20, 6), {A: 10, B: 6}, SECOND)
-
-
-@pytest.mark.parametrize(
-    ("snapshot", "state", "plan", "before", "after"),
-    [
-        (snapshot_of((10, 6), {A: 9}), FirstRun(), None, (1, 6), (1, 6)),
-        (snapshot_of((10, 6), {A: 99}), FirstRun(), None, (0, 6), (0, 6)),
-        (snapshot_of((10, 6), {A: 0}), FirstRun(), None, (8, 6), (8, 6)),
-        (MOVED, Replay(SECOND), SECOND, (10, 0), (6, 0)),
-        (snapshot_of((14, 6), {A: 10}, SECOND), UNCOMMITTED, None, (0, 0), (0, 0)),
-        (snapshot_of((14, 6), {A: 10, B: 6}, FIRST), LATER, SECOND, (4, 0), (0, 0)),
-    ],
-    ids="committed,above the end,lost offset,stored plan,not committed,next plan".split(","),
-)
-def test_the_lag_counts_from_the_last_plan_or_else_from_the_committed_offsets(
-    snapshot: Snapshot,
-    state: PipelineState,
-    plan: Plan | None,
-    before: tuple[int, int],
-    after: tuple[int, int],
-) -> None:
-    report = new_report()
-    looked(report, snapshot, state)
-    if plan:
-        report.planned(plan)
-        assert lag_of(report) == [*zip(before, before)]
-        report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
-        report.failed(SettingsError("later"))
-    assert lag_of(report) == [*zip(before, after)]
 
 
 def test_a_run_that_failed_before_its_append_keeps_its_lag_and_reports_the_error() -> None:

@@ -175,13 +175,6 @@ def test_a_missing_topic_is_not_one_without_leaders(cluster: Cluster) -> None:
         cluster.extents([TopicPartition("gone", 0)], isolation=COMMITTED, wait_for_leader_s=0)
 
 
-def test_a_time_without_a_later_record_is_the_end(brokers: Brokers, cluster: Cluster) -> None:
-    brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
-    found = cluster.offsets_at(dict.fromkeys(LOGS, 1_750_000_000_000))
-    assert found == {LOGS[0]: 0, LOGS[1]: 10, LOGS[2]: 20, LOGS[3]: 30}
-    assert requests_of(brokers, LIST_OFFSETS) == [3, 3], "the time, the end, and the largest time"
-
-
 def test_a_time_may_be_after_an_open_transaction(brokers: Brokers, cluster: Cluster) -> None:
     brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
     brokers[1].log("demo", 3).last_stable = 12

@@ -119,15 +119,6 @@ def test_limits_of_spark_partitions_are_kept(
 # What may be read
 
 
-def test_ranges_that_overlap_are_refused(shared: FakeBroker) -> None:
-    ranges = [
-        {"topic": "clicks", "partition": 2, "from": start, "until": until}
-        for start, until in ((40, 60), (0, 41), (60, 70))
-    ]
-    with pytest.raises(SettingsError, match="0 to 41 and 40 to 60 overlap.*partition 2"):
-        tasks_of(shared, ranges=json.dumps(ranges))
-
-
 def test_ranges_that_touch_are_read_once_each(shared: FakeBroker) -> None:
     ranges = [
         {"topic": "clicks", "partition": 2, "from": start, "until": until}
@@ -297,16 +288,6 @@ def test_a_later_partition_needs_a_bound_where_each_has_one(broker: FakeBroker) 
     fill(broker, 1, batches=1)
     with pytest.raises(TaskFailed, match="A partition is not named"):
         rows_of(reader, planned)
-
-
-def test_a_new_leader_that_lost_nothing_is_no_truncation(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=3)
-    reader = reader_of(broker)
-    planned = reader.partitions()
-    for epoch in (1, 2):
-        broker.log("clicks", 0).elect(epoch)
-        fill(broker, 0, batches=1)
-    assert rows_of(reader, planned) == clicks(0, 0, 50)
 
 
 def test_a_topic_deleted_after_the_planning_may_be_left_out(broker: FakeBroker) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from etl.errors import (
+    BrokerError,
     BrokerUnreachable,
     DataLoss,
     MisalignedOffset,
@@ -25,8 +26,7 @@ from etl.model.partitions import Broker, Fingerprint, Isolation, Leader, TopicPa
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from tests.builders import split_fetch_options
-from tests.fakes.broker import hang_up
-from tests.fakes.jafka import FETCH, JafkaBroker, entry, wrapped
+from tests.fakes.jafka import FETCH, OFFSETS, JafkaBroker, entry, wrapped
 
 Brokers = tuple[JafkaBroker, JafkaBroker]
 ONE, TWO = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
@@ -86,12 +86,6 @@ def test_a_partition_of_two_brokers_is_read_from_each(brokers: Brokers) -> None:
     assert found[2] == [(b"b%d" % number, 0) for number in range(100)]
     assert [results[index].rows for index in range(2)] == [4, 100]
     assert [results[index].missing_offsets for index in range(2)] == [0, 0]
-
-
-def test_a_request_is_repeated_after_a_hang_up(brokers: Brokers) -> None:
-    brokers[1].script[FETCH].extend([hang_up] * 3)
-    rows, _ = read([whole(TWO, brokers)])
-    assert len(rows) == 100
 
 
 def test_an_absent_broker_has_no_replacement(brokers: Brokers) -> None:
@@ -168,11 +162,6 @@ def test_a_repeated_part_is_misaligned(brokers: Brokers, fails_on_data_loss: boo
         read([whole(TWO, brokers)], deadline_s=60, fails_on_data_loss=fails_on_data_loss)
 
 
-def test_a_message_truncated_once_is_requested_again(brokers: Brokers) -> None:
-    brokers[1].script[FETCH].append(some_bytes)
-    assert len(read([whole(TWO, brokers)])[0]) == 100
-
-
 def known(partition: TopicPartition, brokers: Brokers) -> dict[TopicPartition, Fingerprint]:
     """By what the log is known: its last ten bytes."""
     led = leader(partition, brokers)
@@ -220,3 +209,22 @@ def test_expired_bytes_prove_nothing(brokers: Brokers) -> None:
         assert read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led}) == {}
     rows, _ = read([OffsetRange(ONE, cut, end, led)], fingerprints=planned)
     assert [row["value"] for row in rows] == [b"a3"]
+
+
+def refused(connection: socket.socket, frame: bytes) -> None:
+    """The error code -1."""
+    del frame
+    connection.sendall(b"\0\0\0\2\xff\xff")
+
+
+def test_a_refused_start_is_an_error_and_no_other_log(brokers: Brokers) -> None:
+    led, broker = leader(ONE, brokers), brokers[0]
+    cut = broker.logs["clicks", 0].starts[1]
+    broker.logs["clicks", 0].expire()
+    broker.script[OFFSETS].append(refused)
+    with (
+        Cluster([(broker.host, broker.port)], generation="jafka") as cluster,
+        pytest.raises(BrokerError, match=r"refused to list offsets: UNKNOWN \(code -1\)") as caught,
+    ):
+        read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led})
+    assert caught.value.where == {**ONE.place, "broker": f"{broker.host}:{broker.port}"}

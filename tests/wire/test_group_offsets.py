@@ -17,7 +17,6 @@ from etl.errors import (
     CorruptData,
     EtlError,
     MembershipLost,
-    Owned,
     SettingsError,
     TopicMissing,
 )
@@ -114,15 +113,6 @@ def test_a_fenced_commit_is_no_lost_answer(
     broker.world.group_refusals[OFFSET_FETCH].append(code)
     with pytest.raises(MembershipLost):
         consumer.fetch_offsets("g", [DEMO], generation=4, member_id="m-1")
-
-
-@pytest.mark.usefixtures("member")
-def test_only_members_of_a_group_commit(broker: FakeBroker, consumer: SimpleConsumer) -> None:
-    text = "Group g has live members in Kafka, and they alone commit its offsets:"
-    with pytest.raises(Owned, match=text):
-        consumer.commit_offsets("g", {DEMO: 42})
-    assert not broker.world.committed
-    assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
 
 
 def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None:

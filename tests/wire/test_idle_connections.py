@@ -68,13 +68,6 @@ def test_the_next_consumer_takes_the_connection(broker: FakeBroker, idle: IdleCo
     assert len(idle) == 1
 
 
-def test_several_at_a_time_have_one_each(broker: FakeBroker, idle: IdleConnections) -> None:
-    for _ in range(3):
-        with consumer_of(broker, idle) as first, consumer_of(broker, idle) as second:
-            assert first.topic_metadata().leaders == second.topic_metadata().leaders
-    assert (broker.connections, len(idle)) == (2, 2)
-
-
 def test_a_closed_consumer_may_ask_again(broker: FakeBroker, idle: IdleConnections) -> None:
     consumer = consumer_of(broker, idle)
     for _ in range(3):

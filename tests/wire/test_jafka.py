@@ -11,9 +11,9 @@ from itertools import count
 
 import pytest
 
-from etl.errors import BrokerError, NotKafka
+from etl.errors import NotKafka
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
+from etl.kafka.request_values import EARLIEST, LATEST
 from etl.model.partitions import TopicPartition
 from tests.fakes.broker import FakeBroker
 from tests.fakes.jafka import OFFSETS, JafkaBroker, entry
@@ -51,15 +51,6 @@ class TestFakeJafka(JafkaContract):
 def requests_of(broker: JafkaBroker) -> list[int]:
     """Return the kinds of the requests after the greeting."""
     return [kind for kind, _ in broker.requests[1:]]
-
-
-def test_the_next_fetch_may_be_under_way(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    broker.append("demo", 0, HELLO, WORLD)
-    consumer.begin_fetch([FetchTarget(DEMO, 0, len(HELLO))])
-    first = consumer.end_fetch().partitions[0]
-    consumer.begin_fetch([FetchTarget(DEMO, len(HELLO), 100)])
-    assert bytes(first.records) == HELLO
-    assert bytes(consumer.end_fetch().partitions[0].records) == WORLD
 
 
 def test_starts_of_segments_are_boundaries(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
@@ -118,18 +109,6 @@ def test_answers_are_read_between_many_requests() -> None:
 
 
 # Quirks
-
-
-def test_an_unflushed_tail_is_not_visible(consumer: SimpleConsumer, broker: JafkaBroker) -> None:
-    broker.append("demo", 0, HELLO)
-    broker.flush_every = 100
-    broker.append("demo", 0, WORLD)
-    assert consumer.earliest_or_latest_offset("demo", 0, LATEST) == len(HELLO)
-    assert bytes(consumer.fetch("demo", 0, 0).records) == HELLO
-    with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
-        consumer.fetch("demo", 0, len(HELLO + WORLD))
-    broker.flush()
-    assert bytes(consumer.fetch("demo", 0, len(HELLO)).records) == WORLD
 
 
 # Other servers

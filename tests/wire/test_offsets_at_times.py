@@ -131,11 +131,6 @@ def test_a_record_that_arrives_during_the_requests_is_found(
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
 
 
-def test_an_open_transaction_causes_no_doubt(broker: FakeBroker, cluster: Cluster) -> None:
-    fill(broker, NOON - 1, NOON + 5).last_stable = 1
-    assert cluster.first_at({LOG: NOON}) == {LOG: None}
-
-
 def test_ends_are_read_by_few_requests(broker: FakeBroker, cluster: Cluster) -> None:
     broker.versions[LIST_OFFSETS] = BEFORE_3_0
     for number in range(20):

@@ -14,7 +14,7 @@ from etl.io.brokers import exchange
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import kafka_broker_type
-from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
+from etl.kafka.request_values import EARLIEST, LATEST
 from etl.model.partitions import (
     Broker,
     Isolation,
@@ -28,8 +28,6 @@ from etl.reader.fetch import read_ranges
 from tests.builders import split_fetch_options
 from tests.fakes.broker import (
     API_VERSIONS,
-    FETCH,
-    GROUPS,
     LIST_OFFSETS,
     METADATA,
     hang_up,
@@ -126,16 +124,6 @@ def test_each_storage_of_offsets_is_its_own(old: OldBroker, consumer: SimpleCons
     assert old.committed == {("g", "demo", 0, True): 21, ("g", "demo", 0, False): 22}
 
 
-def test_the_first_partition_is_requested_in_full(old: OldBroker, consumer: SimpleConsumer) -> None:
-    old.log("demo", 1).append(*[b"x" * 10] * 5)
-    answer = consumer.multifetch(
-        [FetchTarget(OTHER, 0, 200), FetchTarget(DEMO, 20, 200)], max_bytes=300
-    )
-    assert [
-        (each.partition, len(each.records), each.proves_empty) for each in answer.partitions
-    ] == [(1, 180, True), (0, 0, False)]
-
-
 # A cluster of them
 
 
@@ -161,11 +149,6 @@ def test_the_end_is_requested_once(old: OldBroker, cluster: Cluster) -> None:
     assert old.requests[request_count:] == [(LIST_OFFSETS, 0)] * 2, "there is one end only"
 
 
-def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:
-    with pytest.raises(SettingsError, match="cannot find the record of a time.*Start or stop"):
-        cluster.offsets_at({DEMO: 1500})
-
-
 def test_a_time_is_a_segment_written_by_then(old: OldBroker, cluster: Cluster) -> None:
     for moment, offset in ((999, 20), (1000, 20), (1999, 20), (2000, 25), (9999, 25)):
         assert cluster.offsets_at({DEMO: moment}, may_be_earlier=True) == {DEMO: offset}
@@ -183,20 +166,6 @@ def test_the_detected_release_goes_to_tasks(old: OldBroker, cluster: Cluster) ->
     assert old.requests.count((API_VERSIONS, 0)) == reported, (
         "a task does not request API versions again"
     )
-
-
-def test_with_the_version_from_the_conf_no_broker_is_probed(old: OldBroker) -> None:
-    with Cluster(
-        [("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}"
-    ) as cluster:
-        metadata = cluster.describe(["demo"])
-        found = cluster.extents([DEMO], isolation=Isolation.READ_UNCOMMITTED, metadata=metadata)
-        assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
-        cluster.members_of("g", metadata.brokers.values())
-    assert rows([OffsetRange(DEMO, 20, 30)], old, generation=f"kafka-{old.release}")[0] == values(
-        20, 30
-    )
-    assert {key for key, _ in old.requests} <= {METADATA, LIST_OFFSETS, FETCH, GROUPS}
 
 
 def test_a_configured_release_is_probed_once_under_read_committed(old: OldBroker) -> None:

@@ -18,7 +18,6 @@ from etl.commands.peek import Ended, PeekedPartition, PeekRequest, open_peek
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
-    CorruptData,
     EtlError,
     ExpiredOffsets,
     MessageTooLarge,
@@ -206,12 +205,6 @@ def test_a_position_inside_a_message_is_an_error_with_that_position(jafka: Jafka
             peeked(jafka, "3-0", start=inside)
 
 
-def test_a_time_is_refused_on_a_jafka_with_the_reason(jafka: JafkaBroker) -> None:
-    jafka.append("clicks", 0, entry(b"hello"))
-    with pytest.raises(SettingsError, match="its search is off by one"):
-        peeked(jafka, "3-0", start=at("2023-11-14T22:13:20+00:00"))
-
-
 # Large records, little memory
 
 
@@ -318,16 +311,3 @@ def test_a_start_or_end_that_moves_past_it_is_reported(kafka: FakeBroker) -> Non
     log.log_start = 0
     with pytest.raises(RanOutBeforeUntil, match="The partition ends at 10 now,"):
         while_it_reads(lambda: log.batches.__delitem__(slice(1, None)))
-
-
-def test_damage_ends_it_after_the_records_before_it(kafka: FakeBroker) -> None:
-    broken = bytearray(encode(Batch(50, [Rec(0, b"broken")])))
-    broken[-1] ^= 1
-    kafka.append("clicks", 0, bytes(broken))
-    seen = list[int]()
-    with (
-        open_peek(settings_of(kafka), PeekRequest("clicks:0", start=48)) as partition,
-        pytest.raises(CorruptData, match="CRC.*offset 50"),
-    ):
-        seen.extend(record.offset for record in partition.records())
-    assert (seen, partition.given, partition.position, partition.ended) == ([48, 49], 2, 50, None)

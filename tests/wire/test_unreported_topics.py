@@ -97,22 +97,6 @@ def test_a_leader_without_our_listener_is_named(broker: FakeBroker, cluster: Clu
     assert chosen_topics(cluster.describe(None), TopicFilter(topics=("early",))).leaderless
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
-def test_a_paused_topic_without_permission_stops_no_run(
-    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_paused: bool
-) -> None:
-    broker.world.kept_from_us.add("late")
-    settings = plain_settings(
-        source={"bootstrap_servers": [f"{broker.host}:{broker.port}"], "topics": ["[a-z]+"]}
-    )
-    discovery = Discovery(settings, cast(ZooKeeper, SimpleNamespace(read=lambda path: None)))
-    monkeypatch.setattr(
-        discovery, "pauses", lambda: (Pause("late", None, "", "us@here", 0),) if is_paused else ()
-    )
-    reported = discovery.describe(cluster, (), {"early", "late"})
-    assert reported.topics.keys() == ({"early"} if is_paused else {"early", "late"})
-
-
 @pytest.mark.parametrize(
     ("allow", "paused", "met"),
     [

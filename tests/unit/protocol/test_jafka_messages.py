@@ -106,11 +106,6 @@ def test_requests_unknown_to_a_jafka_broker_are_rejected_with_the_reason() -> No
     assert DIALECT.number_of(memoryview(b"\0\0\0\1")) is None
 
 
-def test_a_moment_is_refused_with_the_reason_before_anything_is_sent() -> None:
-    with pytest.raises(SettingsError, match="its search is off by one"):
-        list_offsets(1_700_000_000_000)
-
-
 # Quirks
 
 

@@ -1,5 +1,5 @@
-"""The compiled kernels: bounds, growth of the header buffers, projection, and life without a
-compiler's cache.
+"""The compiled kernels of all formats: their CRC, bounds, the growth of the header buffers, chosen
+columns, Arrow batches that are full in the middle of anything, and the compiler's cache.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ import os
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -20,11 +21,33 @@ from hypothesis import strategies as st
 
 import etl
 from etl.errors import CorruptData, RecordTooLarge
+from etl.kafka.request_values import FetchedPartition
 from etl.model.plans import GAPS_KEPT
-from etl.records import arrow_buffers, batch_kernel
+from etl.reader.cursor import Cursor
+from etl.records import arrow_buffers, batch_kernel, message_set_kernel
 from etl.records.batch_kernel import MAX_RECORD_HEADERS
+from etl.records.kernel_cache import MAX_HOLES, kernel, read_only_view
+from etl.records.message_set_kernel import crc32
 from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, varint
-from tests.fakes.logs import cursor_of, encoded, headers, logs, rows_between, rows_in
+from tests.fakes.logs import cursor_of, headers, rows_between, rows_in
+from tests.fakes.message_sets import (
+    Entry,
+    Msg,
+    Wrapper,
+    encode_logical,
+    encode_physical,
+    physical_answer,
+    physical_rows,
+)
+from tests.fakes.old_logs import (
+    OldEntry,
+    encoded_old,
+    entry_lists,
+    last_offset,
+    old_logs,
+    physical_cursor,
+    physical_rows_in,
+)
 
 MINUS_ONE, BIG = varint(-1), varint(2**31 - 1)
 
@@ -92,28 +115,68 @@ def test_however_many_headers_come_they_all_arrive(
     ]
 
 
-def test_only_the_chosen_columns_are_built() -> None:
-    records = encode(Batch(0, [Rec(0, b"v", b"k", ((b"h", b"1"),)), Rec(1, None, None)]))
-    assert rows_in(cursor_of(0, 2, columns=("offset", "value")), records) == [
-        {"value": b"v", "offset": 0},
-        {"value": None, "offset": 1},
-    ]
-    assert rows_in(cursor_of(0, 2, columns=("topic",)), records) == [{"topic": "clicks"}] * 2
-    without_headers = rows_in(
-        cursor_of(0, 2, columns=("key", "incarnation"), incarnation=4), records
-    )
-    assert without_headers == [{"key": b"k", "incarnation": 4}, {"key": None, "incarnation": 4}]
+@kernel
+def crc_of(source, at, end):  # type: ignore[no-untyped-def]
+    return crc32(source, at, end)
 
 
-def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
-    records = [Rec(2 * number + 1) for number in range(GAPS_KEPT + 5)]
-    cursor = cursor_of(0, 2 * len(records))
-    rows_in(cursor, encode(Batch(0, records)))
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=200), st.data())
+def test_the_compiled_crc_is_that_of_zlib(content: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(content)))
+    end = data.draw(st.integers(at, len(content)))
+    assert crc_of(read_only_view(content), at, end) == zlib.crc32(content[at:end])
+
+
+V2 = encode(Batch(5, [Rec(0, b"v", b"k", ((b"h", b"1"),)), Rec(1, None, None)]))
+V1 = encode_logical([Msg(5, b"v", b"k", 7), Wrapper([Msg(6, None, None, 8)])], 1)
+PHYSICAL = encode_physical([Entry(b"a"), Entry(inside=[Entry(b"b"), Entry(b"c")])])
+COLUMNS = [
+    ("key", "incarnation"),
+    ("value", "offset"),
+    ("timestamp", "timestampType"),
+    ("headers", "topic"),
+    ("partition",),
+]
+OF_BROKERS = [*COLUMNS, ("broker_id",), ("message_index", "offset")]
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("records", [V2, V1], ids=["v2", "v1"])
+def test_only_the_chosen_columns_are_built(records: bytes, columns: tuple[str, ...]) -> None:
+    whole = rows_in(cursor_of(5, 7, incarnation=4), records)
+    assert [row["incarnation"] for row in whole] == [4, 4]
+    found = rows_in(cursor_of(5, 7, incarnation=4, columns=columns), records)
+    assert found == [{name: row[name] for name in columns} for row in whole]
+
+
+@pytest.mark.parametrize("columns", OF_BROKERS)
+def test_only_the_chosen_columns_of_physical_logs_are_built(columns: tuple[str, ...]) -> None:
+    whole = physical_rows_in(physical_cursor(0, len(PHYSICAL)), PHYSICAL)
+    found = physical_rows_in(physical_cursor(0, len(PHYSICAL), columns=columns), PHYSICAL)
+    assert found == [{name: row[name] for name in columns} for row in whole]
+
+
+@pytest.mark.parametrize("is_v2", [True, False], ids=["v2", "v0"])
+def test_gaps_and_holes_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it(
+    is_v2: bool,
+) -> None:
+    """Inside a record batch compaction makes them; between messages they are holes."""
+    offsets = [2 * number + 1 for number in range(GAPS_KEPT + 5)]
+    if is_v2:
+        records = encode(Batch(0, [Rec(offset) for offset in offsets]))
+    else:
+        records = encode_logical([Msg(offset) for offset in offsets], 0)
+    cursor = cursor_of(0, 2 * len(offsets))
+    rows_in(cursor, records)
+    gaps = [(2 * number, 2 * number + 1) for number in range(GAPS_KEPT)]
     result = cursor.result
-    assert result.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
+    assert result.gaps == tuple(gaps)
     assert result.rows == GAPS_KEPT + 5
     assert result.missing_offsets == GAPS_KEPT + 5
     assert result.gaps_complete is False
+    assert cursor.missing == ([] if is_v2 else gaps[:MAX_HOLES])
+    assert cursor.missing_count == (0 if is_v2 else GAPS_KEPT + 5)
 
 
 def test_gaps_of_neighbouring_reasons_are_merged() -> None:
@@ -199,11 +262,13 @@ def test_a_kernel_works_without_any_folder_to_write_to(tmp_path: Path, is_zipped
     assert call_elsewhere(path, tmp_path / "no_folder") == "8 10\n"
 
 
-def test_the_kernels_of_this_package_can_be_kept() -> None:
+@pytest.mark.parametrize("module", [batch_kernel, message_set_kernel])
+def test_the_kernels_of_this_package_can_be_kept(module: ModuleType) -> None:
     """numba warns, and compiles in each process, if a kernel has an address of this one."""
-    assert rows_between(encode(Batch(0, [Rec(0)])), 0, 1)
-    cached = Path(batch_kernel.__file__).parent / "__pycache__"
-    assert list(cached.glob("batch_kernel._fill*.nbi")) or not os.access(cached, os.W_OK)
+    assert rows_in(cursor_of(5, 7), V2) and rows_in(cursor_of(5, 7), V1)
+    source = Path(str(module.__file__))
+    cached = source.parent / "__pycache__"
+    assert list(cached.glob(f"{source.stem}._fill*.nbi")) or not os.access(cached, os.W_OK)
 
 
 def large(delta: int, headers: int = 0, value: bytes = b"") -> Rec:
@@ -263,23 +328,40 @@ def test_what_no_chosen_column_holds_may_be_of_any_size() -> None:
     ]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    logs(most_batches=4),
-    st.sampled_from(["MOST_ROWS", "MOST_BYTES", "MOST_HEADERS"]),
-    st.integers(1, 9),
-    st.data(),
-)
+@pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES", "MOST_HEADERS"])
+@settings(max_examples=30, deadline=None)
+@given(old_logs(), st.integers(1, 9), st.integers(1, 200), st.data())
 def test_the_cut_into_arrow_batches_changes_no_row(
-    batches: list[Batch], bound: str, limit: int, data: st.DataObject
+    bound: str, partition: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject
 ) -> None:
-    start, until = batches[0].base_offset, batches[-1].last_offset + 1
-    start = data.draw(st.integers(start, until - 1))
+    until = last_offset(partition[-1][1]) + 1
+    start = data.draw(st.integers(max(0, until - 40), until - 1))
+    partition = [each for each in partition if last_offset(each[1]) >= start]
     whole, cut = cursor_of(start, until), cursor_of(start, until)
-    rows = rows_in(whole, encoded(batches))
-    with mock.patch.object(arrow_buffers, bound, limit):
-        assert rows_in(cut, encoded(batches)) == rows
-    assert cut.result == whole.result
+    rows = rows_in(whole, encoded_old(partition))
+    with (
+        mock.patch.object(arrow_buffers, bound, limit),
+        mock.patch.object(arrow_buffers, "GROUP_BYTES", group_bytes),
+    ):
+        assert rows_in(cut, encoded_old(partition)) == rows
+    assert (cut.result, cut.missing) == (whole.result, whole.missing)
+
+
+@pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES"])
+@settings(max_examples=30, deadline=None)
+@given(entry_lists, st.integers(1, 9), st.integers(1, 200))
+def test_the_cut_of_physical_entries_changes_no_row(
+    bound: str, entries: list[Entry], limit: int, group_bytes: int
+) -> None:
+    records = encode_physical(entries)
+    with (
+        mock.patch.object(arrow_buffers, bound, limit),
+        mock.patch.object(arrow_buffers, "GROUP_BYTES", group_bytes),
+    ):
+        rows = physical_rows_in(physical_cursor(9, 9 + len(records)), records)
+    assert [(row["offset"], row["message_index"], row["value"]) for row in rows] == physical_rows(
+        entries, 9
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,20 +379,26 @@ def test_an_arrow_batch_has_three_bounds(bound: str, limit: int, sizes: list[int
     assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
 
 
-def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
+def test_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
     """They share the room to decompress into."""
 
-    def read(value: bytes) -> Iterator[Any]:
-        records = encode(Batch(0, [Rec(delta, value) for delta in range(40)], Codec.ZSTD))
-        return (
-            (row["offset"], row["value"])
-            for each in cursor_of(0, 40).feed(answer(records))
-            for row in each.to_pylist()
-        )
+    def values(cursor: Cursor, fetched: FetchedPartition) -> Iterator[bytes]:
+        return (row["value"] for each in cursor.feed(fetched) for row in each.to_pylist())
 
+    def batch(value: bytes) -> bytes:
+        return encode(Batch(0, [Rec(delta, value) for delta in range(40)], Codec.ZSTD))
+
+    wrapper = Wrapper([Msg(offset, b"wrapper") for offset in range(40)], Codec.SNAPPY)
+    physical = encode_physical([Entry(inside=[Entry(inside=[Entry(b"physical")] * 20)] * 2)])
     with mock.patch.object(arrow_buffers, "MOST_ROWS", 3):
-        both = list(zip(read(b"left"), read(b"right"), strict=True))
-    assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]
+        in_turn = zip(
+            values(cursor_of(0, 40), answer(batch(b"first"))),
+            values(cursor_of(0, 40), answer(batch(b"second"))),
+            values(cursor_of(0, 40), answer(encode_logical([wrapper], 1))),
+            values(physical_cursor(0, len(physical)), physical_answer(physical)),
+            strict=True,
+        )
+        assert list(in_turn) == [(b"first", b"second", b"wrapper", b"physical")] * 40
 
 
 def test_arrow_batches_stay_while_the_next_is_decoded() -> None:

@@ -1,14 +1,12 @@
-"""Commits to stores that throttle, and lost answers of commits: rows are there once in any case.
-
-And stores that ignore If-None-Match, on which a commit replaces another one: the probe finds them.
+"""Commits to stores that throttle, and lost answers of commits: rows are there once in any case. The
+probe finds stores that ignore If-None-Match.
 """
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -112,56 +110,24 @@ def place(
     server[1].rules()
 
 
-@pytest.fixture(scope="module")
-def careless_server(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[StoreServer, FaultyWay]]:
-    """A store with a proxy in front of it that drops If-None-Match. Other stores sign the header,
-    so that a proxy cannot drop it.
-    """
-    folder = tmp_path_factory.mktemp("careless")
+def test_a_store_that_ignores_if_none_match_is_refused_by_name(
+    tmp_path: Path, unused_group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy drops the header. Other stores sign it, so that a proxy cannot drop it."""
     with (
-        STORES["moto"](folder / "store") as store,
-        FaultyWay(store.port, folder / "way", without="If-None-Match") as way,
+        STORES["moto"](tmp_path / "store") as store,
+        FaultyWay(store.port, tmp_path / "way", without="If-None-Match") as way,
     ):
-        yield store, way
-
-
-@pytest.fixture
-def careless(
-    careless_server: tuple[StoreServer, FaultyWay],
-    unused_group: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Place]:
-    """A table that is not there yet, in a store that ignores If-None-Match."""
-    careless_server[0].give_secrets(monkeypatch)
-    yield Place(*careless_server, unused_group)
-    careless_server[1].rules()
-
-
-def test_without_if_none_match_commits_replace_each_other(careless: Place) -> None:
-    """The fault without the probe: both writers get success, and the rows of one are lost."""
-    assert careless.appended(1) is Result.APPLIED
-    careless.way.rules(Rule("PUT", "_delta_log/0", 1, "late"))
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(careless.appended, 2)
-        while not careless.way.kept:
-            time.sleep(0.01)
-        assert careless.appended(2, "offset-range-etl/cluster/group/other") is Result.APPLIED
-        careless.way.let_go()
-        assert late.result() is Result.APPLIED
-    assert careless.rows() == 2 * ROWS, "of 3 plans with the result APPLIED"
-
-
-def test_a_store_that_ignores_if_none_match_is_refused_by_name(careless: Place) -> None:
-    with pytest.raises(
-        NoExclusiveCreate,
-        match="ignores If-None-Match: two writers could replace each other's commit",
-    ) as caught:
-        require_exclusive_create(careless.path)
-    assert (caught.value.exit_code, caught.value.where["path"]) == (7, careless.path)
-    assert str(careless.way.port) in caught.value.where["store"]
-    assert careless.files() == []
+        store.give_secrets(monkeypatch)
+        careless = Place(store, way, unused_group)
+        with pytest.raises(
+            NoExclusiveCreate,
+            match="ignores If-None-Match: two writers could replace each other's commit",
+        ) as caught:
+            require_exclusive_create(careless.path)
+        assert (caught.value.exit_code, caught.value.where["path"]) == (7, careless.path)
+        assert str(way.port) in caught.value.where["store"]
+        assert careless.files() == []
 
 
 def test_the_probe_leaves_nothing(place: Place) -> None:

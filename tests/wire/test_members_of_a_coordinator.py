@@ -293,12 +293,6 @@ def test_an_invalid_answer_is_corrupt_data(
         of(stage, protocol).member().join()
 
 
-def test_a_leader_divides_added_partitions_only(broker: FakeCoordinator, stage: Stage) -> None:
-    with stage.joined(topics_max_age_s=0.05) as (member, share):
-        generation = broker.group.generation
-        assert member.rejoin().generation == generation == share.generation
-        broker.log("clicks", PARTITIONS)
-        eventually(member, lambda found: len(found.partitions) == PARTITIONS + 1)
 
 
 @pytest.mark.parametrize("version", [5, 8, 9])

@@ -42,14 +42,14 @@ class Place:
         self.way, self._store = way, store
         self.path = TablePath(store.url(name), StoreSettings.model_validate(result))
 
-    def appended(self, number: int, app_id: str = APP) -> Result:
+    def appended(self, number: int) -> Result:
         """Plan `number`, by files of tasks."""
         table_id = str(self.table().metadata().id) if number > 1 else None
         plan = plan_of(number, table_id=table_id)
         return append(
             Load(ArrowWriter(), Tasks(plan)),
             plan,
-            Destination(self.path, app_id, known=0 if number > 1 else None),
+            Destination(self.path, APP, known=0 if number > 1 else None),
         ).result
 
     def table(self) -> DeltaTable:

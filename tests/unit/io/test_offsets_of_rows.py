@@ -195,12 +195,6 @@ def test_a_run_ends_at_an_edge_at_another_log_and_at_rows_of_no_log() -> None:
     ]
 
 
-def test_a_sequence_ends_before_a_double_a_hole_and_an_entry_without_its_first_message() -> None:
-    for after in ((40, 1), (40, 3), (0, 0), (80, 1)):
-        keys: list[Key] = [(*CLICKS, 40, 0), (*CLICKS, 40, 1), (*CLICKS, *after)]
-        assert [run[-1] for run in runs_of(keys)] == [2, 1], after
-
-
 def test_batches_of_nothing_have_no_runs() -> None:
     assert runs_of([], [(*CLICKS, 0, 0)], []) == [(*CLICKS, 1, 0, 0, 0, 0, 1)]
 

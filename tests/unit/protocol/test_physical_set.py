@@ -107,9 +107,6 @@ def test_a_range_result_counts_rows_and_bytes_and_no_gaps_of_offsets() -> None:
     assert cursor.read_so_far == (92, 4, 92)
 
 
-def test_a_compressed_message_with_nothing_in_it_moves_the_position_on() -> None:
-    partition = encode_physical([Entry(inside=[]), Entry(inside=[Entry(inside=[])]), Entry(b"x")])
-    assert [triple[1:] for triple in triples(partition, 0)] == [(0, b"x")]
 
 
 @pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])

@@ -1,7 +1,10 @@
-"""The walk through one range: what to ask, what to keep, when it is done, how it fails."""
+"""The walk through one range of record batches or of messages of formats v0 and v1: what to ask, what
+to keep, when it is done, how it fails.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -24,10 +27,13 @@ from etl.reader.cursor import EMPTY_RESPONSES_THAT_PROVE, MISSING_MAX, Cursor
 from etl.records import arrow_buffers
 from tests.fakes.batches import Batch, Rec, answer, encode
 from tests.fakes.logs import account_is_whole, cursor_of, encoded, logs, rows_in
+from tests.fakes.message_sets import Msg, encode_logical
+from tests.fakes.old_logs import OldEntry, encoded_old, last_offset, old_logs
 
 TEN = Batch(100, [Rec(delta, b"%d" % delta) for delta in range(10)])
 COMPACTED = Cleanup(True)
 BIG = Batch(100, [Rec(0, b"x" * 5000)])
+each_magic = pytest.mark.parametrize("magic", [0, 1])
 
 
 def offsets(rows: list[dict[str, Any]]) -> list[int]:
@@ -38,28 +44,35 @@ def feed(cursor: Cursor, records: bytes = b"", **fields: Any) -> list[int]:
     return offsets(rows_in(cursor, records, **fields))
 
 
-@settings(max_examples=50, deadline=None)
-@given(logs(), st.data())
-def test_rows_do_not_depend_on_the_answers(batches: list[Batch], data: st.DataObject) -> None:
-    end = batches[-1].last_offset + 1
-    from_offset = data.draw(st.integers(batches[0].base_offset, end))
+def read_in_parts(
+    data: st.DataObject, first: int, end: int, offsets: list[int], rest: Callable[[int], bytes]
+) -> None:
+    """Read a part of [first, end) by answers of any length. A broker begins each one with the entry
+    that contains the requested offset, or with the next.
+    """
+    from_offset = data.draw(st.integers(first, end))
     until_offset = data.draw(st.integers(from_offset, end))
-    cursor = cursor_of(
-        from_offset,
-        until_offset,
-        fetch_max_bytes=data.draw(st.integers(1, 400)),
-        columns=("offset",),
-    )
+    most = data.draw(st.integers(1, 400))
+    cursor = cursor_of(from_offset, until_offset, fetch_max_bytes=most, columns=("offset",))
     rows: list[int] = []
     fetched = 0
     while not cursor.done:
-        rest = encoded([batch for batch in batches if batch.last_offset >= cursor.position])
-        part = rest[: data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
+        size = data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))
+        part = rest(cursor.position)[:size]
         fetched += len(part)
         rows += feed(cursor, part)
-    expected = [batch.base_offset + record.delta for batch in batches for record in batch.records]
-    assert rows == [offset for offset in expected if from_offset <= offset < until_offset]
+    assert rows == [offset for offset in offsets if from_offset <= offset < until_offset]
     account_is_whole(cursor, rows, from_offset, until_offset, fetched=fetched)
+
+
+@settings(max_examples=50, deadline=None)
+@given(logs(), st.data())
+def test_rows_do_not_depend_on_the_answers(batches: list[Batch], data: st.DataObject) -> None:
+    def rest(position: int) -> bytes:
+        return encoded([batch for batch in batches if batch.last_offset >= position])
+
+    there = [batch.base_offset + record.delta for batch in batches for record in batch.records]
+    read_in_parts(data, batches[0].base_offset, batches[-1].last_offset + 1, there, rest)
 
 
 def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
@@ -273,3 +286,70 @@ def test_large_answers_come_as_several_arrow_batches() -> None:
     with mock.patch.object(arrow_buffers, "GROUP_BYTES", 2700):
         assert sizes(2) == [18]
         assert sizes(6) == [27, 27]
+
+
+# Messages of formats v0 and v1
+
+
+def offsets_of(partition: list[OldEntry]) -> list[int]:
+    found: list[int] = []
+    for _, entry in partition:
+        if isinstance(entry, Batch):
+            found += [entry.base_offset + record.delta for record in entry.records]
+        elif isinstance(entry, Msg):
+            found.append(entry.offset)
+        else:
+            found += [message.offset for message in entry.messages]
+    return found
+
+
+@settings(max_examples=50, deadline=None)
+@given(old_logs(), st.data())
+def test_rows_of_messages_do_not_depend_on_the_answers(
+    partition: list[OldEntry], data: st.DataObject
+) -> None:
+    def rest(position: int) -> bytes:
+        return encoded_old([each for each in partition if last_offset(each[1]) >= position])
+
+    there, end = offsets_of(partition), last_offset(partition[-1][1]) + 1
+    read_in_parts(data, max(0, there[0] - 2), end, there, rest)
+
+
+@settings(max_examples=50, deadline=None)
+@given(old_logs(), st.data())
+def test_missing_offsets_lie_between(partition: list[OldEntry], data: st.DataObject) -> None:
+    """Offsets inside a wrapper or a record batch, or after the last of them, do not count as
+    missing.
+    """
+    end, first = last_offset(partition[-1][1]) + 1, offsets_of(partition[:1])[0]
+    from_offset = data.draw(st.integers(max(0, first - 9), end))
+    until_offset = data.draw(st.integers(from_offset, end))
+    cursor, known = (
+        cursor_of(from_offset, until_offset, fetch_max_bytes=300),
+        cursor_of(from_offset, until_offset, cleanup=COMPACTED),
+    )
+    while not cursor.done:
+        left = [each for each in partition if last_offset(each[1]) >= cursor.position]
+        rows_in(cursor, encoded_old(left[: data.draw(st.integers(1, len(left)))]))
+    missing, expected = [], from_offset
+    for each in partition:
+        begins = each[1].base_offset if isinstance(each[1], Batch) else offsets_of([each])[0]
+        if expected < min(begins, until_offset):
+            missing.append((expected, min(begins, until_offset)))
+        expected = max(expected, last_offset(each[1]) + 1)
+    assert cursor.missing == missing and cursor.missing_count == len(missing)
+    rows_in(known, encoded_old([each for each in partition if last_offset(each[1]) >= from_offset]))
+    assert known.missing == [] and known.missing_count == 0
+
+
+@each_magic
+def test_leader_epochs_are_those_of_the_record_batches_alone(magic: int) -> None:
+    partition = encode_logical([Msg(4), Msg(5)], magic) + encode(
+        Batch(6, [Rec(0), Rec(1)], leader_epoch=3)
+    )
+    cursor = cursor_of(4, 8)
+    rows_in(cursor, partition)
+    assert (cursor.result.epochs, cursor.result.last_epoch) == (((3, 6),), 3)
+    cursor = cursor_of(4, 6)
+    rows_in(cursor, partition)
+    assert (cursor.result.epochs, cursor.result.last_epoch) == ((), None)

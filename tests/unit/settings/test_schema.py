@@ -43,6 +43,7 @@ RIGHT = (
     "limits.target_task_bytes=64 MiB",
     "group=g",
     "group.mode=observe",
+    "table={name: lake.clicks}",
 )
 WRONG = (
     "source.starting_offsets={timestamp: x, y: 1}",

@@ -300,14 +300,3 @@ def test_no_log_contains_kazoos_messages_about_a_login_or_a_sessions_password(
         logger.log(logging.DEBUG, *value)
         logger.debug("Sending request(xid=%s): %s", 2, "an ordinary one")
     assert SECRET not in caplog.text and "an ordinary one" in caplog.text
-
-
-def test_a_reference_takes_its_value_from_the_environment_or_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ZOO", "10.0.0.1:2181")
-    (tmp_path / "key").write_text("s3cret\n")
-    spark = {"spark.password": f"${{file:{tmp_path}/key}}"}
-    found = plain_settings(zookeeper={"connect": "${env:ZOO}/kafka"}, spark=spark)
-    assert found.zookeeper.connect == "10.0.0.1:2181/kafka"
-    assert found.spark == {"spark.password": "s3cret"}

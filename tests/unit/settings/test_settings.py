@@ -261,9 +261,7 @@ def test_all_mistakes_are_reported_at_once_each_with_the_permitted_values() -> N
     [
         ("pipeline", "a/b", "letters, digits"),
         ("group", "..", "not dots alone"),
-        ("transform", "module.function", "package.module:function"),
         ("source.fetch_max_bytes", "16MB", "1 KiB to 1 GiB. Bytes of a fetch"),
-        ("source.fetch_max_bytes", 7, "1 KiB to 1 GiB"),
         ("group.on_owned", "never", "fail, wait or skip"),
         ("spark", {"spark.a": None}, "spark.master"),
         ("source.broker_type", "pulsar", "kafka or jafka"),
@@ -271,7 +269,6 @@ def test_all_mistakes_are_reported_at_once_each_with_the_permitted_values() -> N
         ("table.writer", "flink", "auto, spark or arrow"),
         ("table.compression", "gzip", "uncompressed, snappy, lz4 or zstd"),
         ("source.broker_version", 0.1, "in quotes"),
-        ("source.broker_version", 2, "in quotes"),
         ("source.broker_version", "2", "no version"),
         ("source.broker_version", "0.9.x", "no version"),
         ("source.broker_version", "٠.٩", "no version"),
@@ -412,11 +409,6 @@ def test_a_reference_that_leads_nowhere_is_refused_with_the_path_of_its_key(refe
     error = refusal("source.topics", ["clicks", reference])
     assert error.where["key"] == "source.topics.1"
     assert "refers to" in error.message
-
-
-def test_a_wrong_value_that_came_by_reference_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET", "hunter two")
-    assert "hunter" not in str(refusal("zookeeper.connect", "${env:SECRET}"))
 
 
 @pytest.mark.parametrize(

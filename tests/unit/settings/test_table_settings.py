@@ -12,7 +12,6 @@ import pytest
 from etl.errors import SettingsError
 from etl.settings.choices import check_place, lies_in, place_of
 from etl.settings.load import placed_by_name
-from etl.settings.schema import conf_schema
 from etl.settings.sections import Settings
 from etl.settings.table import TablePath, account_of, store_of, untried
 from tests.builders import plain_settings
@@ -73,16 +72,6 @@ def test_a_place_that_the_conf_does_not_fit_is_refused_once_it_is_known(
     named = {"path": None, "name": "lake.clicks", **table}
     with pytest.raises(SettingsError):
         placed_by_name(plain_settings(table=named, **more), place)
-
-
-def test_the_schema_takes_either_and_none_of_both() -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="`make setup` installs it")
-    schema = jsonschema.Draft7Validator(conf_schema())
-    conf: dict[str, Any] = {"pipeline": "p", "group": "g", "zookeeper": {"connect": "h:2181"}}
-    conf["source"] = {"topics": "clicks"}
-    assert schema.is_valid({**conf, "table": {"path": "/x"}})
-    assert schema.is_valid({**conf, "table": {"name": "lake.clicks"}})
-    assert not schema.is_valid({**conf, "table": {"writer": "auto"}})
 
 
 @pytest.mark.parametrize(

@@ -293,8 +293,6 @@ def test_an_invalid_answer_is_corrupt_data(
         of(stage, protocol).member().join()
 
 
-
-
 @pytest.mark.parametrize("version", [5, 8, 9])
 def test_a_static_leader_returns_without_a_rebalance(
     broker: FakeCoordinator, stage: Stage, version: int
@@ -439,6 +437,11 @@ def test_a_member_speaks_each_version(broker: FakeCoordinator, stage: Stage, ver
     with stage.joined() as (member, share):
         assert (share.partitions, member.rejoin()) == (stage.logs, share)
         assert {number for key, number in broker.requests if key == JOIN} == {version}
+    [join] = broker.decoded_requests[JOIN][-1:]
+    assert (join.group_id, join.protocol_type, join.session_timeout_ms) == ("g", "consumer", 600)
+    assert version == 0 or join.rebalance_timeout_ms == 5000
+    assert [each.name for each in join.protocols] == [*TERMS.strategies]
+    assert len(broker.decoded_requests[SYNC][-1].assignments) == 1
     assert broker.group.members == {}
 
 

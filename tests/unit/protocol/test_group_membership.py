@@ -1,5 +1,5 @@
-"""Requests of group members and responses of coordinators in every version, written and read by
-kafka-python on the other side.
+"""Requests of group members and responses of coordinators, written and read by kafka-python on the
+other side. Joins and assignments in every version: tests/wire/test_members_of_a_coordinator.py.
 """
 
 from __future__ import annotations
@@ -11,15 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
-from kafka.protocol.consumer.metadata import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
 
 from etl.errors import CorruptData, SettingsError
 from etl.kafka import group_messages, kafka_python_messages
-from etl.kafka.broker_type_interface import BrokerProtocol
 from etl.kafka.kafka_broker_type import KafkaProtocol
 from etl.kafka.request_values import (
     LEAVES,
@@ -37,49 +31,6 @@ from tests.groups.answers import plain_answer
 LOGS = frozenset({TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)})
 TOPICS = Subscription(("a", "b"))
 WANTED = JoinRequest("g", "m-1", None, 10_000, 60_000, {"range": TOPICS, "roundrobin": TOPICS})
-IDENTITY = MemberIdentity("g", "m-1", None, 7)
-
-
-def speaking(api: Api, version: int) -> BrokerProtocol:
-    return KafkaProtocol({api.key: (0, version)}, "us", "b:9092")
-
-
-def sent(api: Api, version: int, request: Any, kind: Any) -> Any:
-    """What kafka-python reads of a frame."""
-    frame = request.frame(5)
-    assert (
-        int.from_bytes(frame[4:6], "big") == api.key
-        and int.from_bytes(frame[6:8], "big") == version
-    )
-    return kind.decode(frame[4:], version=version, header=True)
-
-
-@pytest.mark.parametrize("version", range(10))
-def test_a_join_has_our_name_our_subscription_and_our_timeouts(version: int) -> None:
-    request = speaking(Api.JOIN_GROUP, version).groups.join_group(WANTED)
-    found = sent(Api.JOIN_GROUP, version, request, JoinGroupRequest)
-    assert (found.group_id, found.member_id, found.protocol_type) == ("g", "m-1", "consumer")
-    assert found.session_timeout_ms == 10_000
-    assert version == 0 or found.rebalance_timeout_ms == 60_000
-    assert [each.name for each in found.protocols] == ["range", "roundrobin"]
-    subscription = ConsumerProtocolSubscription.decode(bytes(found.protocols[0].metadata))
-    assert subscription.topics == ["a", "b"]
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_a_leader_sends_every_assignment_and_a_follower_sends_none(version: int) -> None:
-    def assignments(of_members: dict[str, Any]) -> dict[str, list[Any]]:
-        groups = speaking(Api.SYNC_GROUP, version).groups
-        request = groups.sync_group(IDENTITY, "range", of_members)
-        found: dict[str, list[Any]] = {}
-        for each in sent(Api.SYNC_GROUP, version, request, SyncGroupRequest).assignments:
-            topics = ConsumerProtocolAssignment.decode(bytes(each.assignment)).assigned_partitions
-            found[each.member_id] = [(topic.topic, topic.partitions) for topic in topics]
-        return found
-
-    of_m_1 = [("a", [0, 2]), ("b", [1])]
-    assert assignments({"m-1": LOGS, "m-2": ()}) == {"m-1": of_m_1, "m-2": []}
-    assert assignments({}) == {}
 
 
 @pytest.mark.parametrize("version", range(2))
@@ -87,9 +38,11 @@ def test_a_later_heartbeat_has_changes_only(version: int) -> None:
     api, topic = Api.CONSUMER_GROUP_HEARTBEAT, "00000000-0000-0000-0000-0000000000c1"
 
     def received(beat: ConsumerHeartbeat) -> Any:
-        request = speaking(api, version).groups.consumer_heartbeat(beat)
+        broker = KafkaProtocol({api.key: (0, version)}, "us", "b:9092")
+        frame = broker.groups.consumer_heartbeat(beat).frame(5)
+        assert frame[4:8] == api.key.to_bytes(2, "big") + version.to_bytes(2, "big")
         kind = kafka_python_messages.ConsumerGroupHeartbeatRequest
-        return sent(api, version, request, kind)
+        return kind.decode(frame[4:], version=version, header=True)
 
     first = received(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
     assert (first.group_id, first.member_id, first.member_epoch) == ("g", "m-1", 0)

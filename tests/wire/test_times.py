@@ -1,5 +1,6 @@
-"""The time of the oldest unread record of many partitions: few requests, bounded bytes, and a reason
-if it is unknown.
+"""The offset of a time, for which an answer that no record is that late is accepted only if the end of
+the partition confirms it. And the time of the oldest unread record of many partitions: few requests,
+bounded bytes, and a reason if it is unknown.
 """
 
 from __future__ import annotations
@@ -8,14 +9,167 @@ from typing import Any
 
 import pytest
 
+from etl.errors import SettingsError
 from etl.io.brokers import exchange, times
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.times import FIRST_BYTES, read_oldest
 from etl.kafka import kafka_broker_type
 from etl.model.partitions import Isolation, Leader, OldestRecord, TopicPartition
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
-from tests.fakes.broker import FETCH, FakeBroker, World
+from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog, World, as_it_is
+from tests.fakes.message_sets import Msg, encode_logical
 from tests.fakes.old_broker import OldBroker
+
+LOG, OTHER = TopicPartition("demo", 0), TopicPartition("demo", 1)
+NOON = 1_750_000_000_000
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def two_logs(broker: FakeBroker) -> FakeBroker:
+    broker.log("demo", 0)
+    broker.log("demo", 1)
+    return broker
+
+
+def fill(broker: FakeBroker, *times: int, partition: int = 0, size: int = 1) -> FakeLog:
+    found = broker.log("demo", partition)
+    for when in times:
+        records = [Rec(0, b"x" * size)]
+        one = Batch(found.log_end, records, base_timestamp=when, max_timestamp=when)
+        broker.append("demo", partition, encode(one))
+    return found
+
+
+def requests_of(broker: FakeBroker, key: int) -> int:
+    return [each for each, _ in broker.requests].count(key)
+
+
+BEFORE_3_0 = (0, 6)
+"""The versions of ListOffsets that know no largest timestamp."""
+
+
+@pytest.mark.parametrize("last_ms", [NOON, NOON + 5, -1], ids=["as late", "later", "no timestamp"])
+@pytest.mark.parametrize("isolation", Isolation)
+@pytest.mark.parametrize("spoken", [(0, 9), BEFORE_3_0], ids=["3.9", "2.8"])
+def test_no_record_is_not_believed_where_the_last_one_may_be_late(
+    two_logs: FakeBroker,
+    cluster: Cluster,
+    last_ms: int,
+    isolation: Isolation,
+    spoken: tuple[int, int],
+) -> None:
+    two_logs.versions[LIST_OFFSETS] = spoken
+    fill(two_logs, -1, -1, NOON + 5, last_ms).finds_no_time = True
+    with pytest.raises(SettingsError, match="the partition does not confirm it") as raised:
+        cluster.offsets_at({LOG: NOON})
+    assert (raised.value.exit_code, raised.value.where["partition"]) == (2, 0)
+    with pytest.raises(SettingsError, match="the partition does not confirm it"):
+        cluster.first_at({LOG: NOON}, isolation=isolation)
+
+
+def test_an_earlier_last_record_confirms_nothing(two_logs: FakeBroker, cluster: Cluster) -> None:
+    fill(two_logs, -1, NOON + 5, NOON - 9).finds_no_time = True
+    with pytest.raises(SettingsError, match="the partition does not confirm it"):
+        cluster.offsets_at({LOG: NOON})
+    with pytest.raises(SettingsError, match="the partition does not confirm it"):
+        cluster.first_at({LOG: NOON})
+    assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 0}
+
+
+def test_a_largest_timestamp_confirms_it(two_logs: FakeBroker, cluster: Cluster) -> None:
+    fill(two_logs, NOON - 9, -1)
+    fill(two_logs, -1, -1, partition=1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 2}
+    assert requests_of(two_logs, FETCH) == 0, "no fetch is needed where the broker looks up times"
+
+
+def test_a_message_without_timestamp_confirms_nothing(
+    two_logs: FakeBroker, cluster: Cluster
+) -> None:
+    two_logs.append("demo", 0, encode_logical([Msg(0, b"a")], 0))
+    two_logs.log("demo", 0).finds_no_time = True
+    with pytest.raises(SettingsError, match="the partition does not confirm it"):
+        cluster.offsets_at({LOG: NOON})
+
+
+def test_an_earlier_start_leaves_nothing_out(two_logs: FakeBroker, cluster: Cluster) -> None:
+    fill(two_logs, -1, -1, NOON + 5).finds_no_time = True
+    fill(two_logs, NOON - 5, NOON + 5, partition=1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 0, OTHER: 1}
+
+
+def test_without_segments_it_starts_at_the_log_start(
+    two_logs: FakeBroker, cluster: Cluster
+) -> None:
+    two_logs.versions[LIST_OFFSETS] = (1, 10)
+    partition = fill(two_logs, -1, -1, NOON + 5)
+    partition.finds_no_time, partition.log_start = True, 1
+    assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 1}
+
+
+def test_an_empty_partition_confirms_it(two_logs: FakeBroker, cluster: Cluster) -> None:
+    partition = fill(two_logs, NOON - 9, NOON - 1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 0}
+    assert cluster.first_at({LOG: NOON, OTHER: NOON}) == {LOG: None, OTHER: None}
+    partition.batches.clear()
+    partition.log_start = 2
+    assert cluster.offsets_at({LOG: NOON}) == {LOG: 2}
+
+
+@pytest.mark.parametrize(
+    ("spoken", "answers"),
+    [(BEFORE_3_0, {FETCH: 0}), ((0, 9), {LIST_OFFSETS: 2})],
+    ids=["after the request for the end", "after the largest time"],
+)
+def test_a_record_that_arrives_during_the_requests_is_found(
+    two_logs: FakeBroker, cluster: Cluster, spoken: tuple[int, int], answers: dict[int, int]
+) -> None:
+    two_logs.versions[LIST_OFFSETS] = spoken
+    partition = fill(two_logs, NOON - 1)
+    partition.finds_no_time = True
+
+    def is_found_then(connection: object, frame: bytes) -> None:
+        partition.finds_no_time = False
+        connection.sendall(frame)  # type: ignore[attr-defined]
+
+    fill(two_logs, NOON + 5)
+    for key, before in answers.items():
+        two_logs.script[key].extend([as_it_is] * before + [is_found_then])
+    assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
+
+
+def test_ends_are_read_by_few_requests(two_logs: FakeBroker, cluster: Cluster) -> None:
+    two_logs.versions[LIST_OFFSETS] = BEFORE_3_0
+    for number in range(20):
+        fill(two_logs, NOON - 2, partition=number, size=2 * MIB if number in (3, 4) else 9)
+    partitions = [TopicPartition("demo", number) for number in range(20)]
+    found = cluster.offsets_at(dict.fromkeys(partitions, NOON))
+    assert found == dict.fromkeys(partitions, 1)
+    assert 1 <= requests_of(two_logs, FETCH) <= 3
+
+
+def test_ends_are_read_again_if_the_broker_throttles(
+    two_logs: FakeBroker, cluster: Cluster
+) -> None:
+    two_logs.versions[LIST_OFFSETS] = BEFORE_3_0
+    fill(two_logs, NOON - 2)
+    two_logs.throttle.append(1)
+    assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
+
+
+def test_old_formats_start_with_a_segment(two_logs: FakeBroker, cluster: Cluster) -> None:
+    fill(two_logs, *[-1] * 9).segments = [(0, NOON - 9), (4, NOON - 1), (7, NOON + 9)]
+    fill(two_logs, NOON - 5, NOON + 5, partition=1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 4, OTHER: 1}
+    assert cluster.offsets_at({LOG: NOON - 10}, may_be_earlier=True) == {LOG: 0}
+    for ask in (cluster.offsets_at, cluster.first_at):
+        with pytest.raises(SettingsError, match="UNSUPPORTED_FOR_MESSAGE_FORMAT"):
+            ask({LOG: NOON, OTHER: NOON})
+
+
+# The oldest unread record
+
 
 AT = 1_700_000_000_000
 LOGS = [TopicPartition("demo", number) for number in range(8)]
@@ -42,10 +196,6 @@ def oldest_of(
         return read_oldest(cluster, unread, leaders, isolation=isolation)
 
 
-def fetches(broker: FakeBroker) -> int:
-    return [key for key, _ in broker.requests].count(FETCH)
-
-
 @pytest.mark.parametrize("offset", [0, 9, 10, 13])
 def test_the_time_is_that_of_the_record_in_a_batch(broker: FakeBroker, offset: int) -> None:
     broker.append("demo", 0, batch(0), batch(10))
@@ -68,7 +218,7 @@ def test_all_logs_of_a_broker_are_in_one_request() -> None:
         assert oldest_of(first, {partition: (partition.partition, 10) for partition in LOGS}) == {
             partition: OldestRecord(AT + 1000 * partition.partition) for partition in LOGS
         }
-        assert (fetches(first), fetches(second)) == (1, 1)
+        assert (requests_of(first, FETCH), requests_of(second, FETCH)) == (1, 1)
 
 
 def test_large_batches_are_requested_together(broker: FakeBroker) -> None:
@@ -77,7 +227,7 @@ def test_large_batches_are_requested_together(broker: FakeBroker) -> None:
     assert oldest_of(broker, {partition: (0, 10) for partition in LOGS}) == dict.fromkeys(
         LOGS, OldestRecord(AT)
     )
-    assert fetches(broker) == 2
+    assert requests_of(broker, FETCH) == 2
 
 
 def test_the_bytes_of_a_broker_are_bounded(
@@ -88,7 +238,7 @@ def test_the_bytes_of_a_broker_are_bounded(
     for partition in LOGS:
         broker.append("demo", partition.partition, batch(0, value=LARGE))
     found = oldest_of(broker, {partition: (0, 10) for partition in LOGS})
-    assert found.keys() == set(LOGS) and fetches(broker) <= 3
+    assert found.keys() == set(LOGS) and requests_of(broker, FETCH) <= 3
     unknown = [one for one in found.values() if one.timestamp_ms is None]
     assert 0 < len(unknown) < len(LOGS) and all(one.why for one in unknown)
 
@@ -148,7 +298,7 @@ def test_a_log_without_a_response_is_requested_a_few_times_only(broker: FakeBrok
     assert oldest_of(broker, {LOGS[0]: (0, 10)}) == {
         LOGS[0]: OldestRecord(why="the broker returned no record of it")
     }
-    assert fetches(broker) <= 4
+    assert requests_of(broker, FETCH) <= 4
 
 
 def test_an_absent_broker_hides_only_its_own_logs() -> None:
@@ -167,7 +317,7 @@ def test_a_log_without_a_leader_is_not_requested(broker: FakeBroker) -> None:
     with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
         leaders: dict[TopicPartition, Leader] = {}
         assert read_oldest(cluster, {LOGS[0]: (0, 10)}, leaders, isolation=COMMITTED) == {}
-    assert fetches(broker) == 0
+    assert requests_of(broker, FETCH) == 0
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])

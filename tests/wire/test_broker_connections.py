@@ -215,6 +215,9 @@ def test_a_broken_connection_is_made_anew_once(
     assert hello(consumer) == BATCH
     broker.script[LIST_OFFSETS].append(act)
     assert consumer.offsets_before("demo", 0, -1) == (2,)
+    broker.script[FETCH].append(act)
+    consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
+    assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
 
 
 def test_a_second_break_is_unreachable(broker: FakeBroker, consumer: SimpleConsumer) -> None:
@@ -295,12 +298,6 @@ def test_an_answer_needs_no_waiting(broker: FakeBroker, consumer: SimpleConsumer
     broker.append("demo", 0, encode(Batch(2, [Rec(0)])))
     assert consumer.is_answered(5)
     assert consumer.end_fetch().partitions[0].records
-
-
-def test_a_fetch_is_repeated_once(broker: FakeBroker, consumer: SimpleConsumer) -> None:
-    broker.script[FETCH].append(hang_up)
-    consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
-    assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
 
 
 def test_a_second_thread_is_refused_while_the_first_one_waits(broker: FakeBroker) -> None:

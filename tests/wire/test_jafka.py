@@ -13,7 +13,7 @@ import pytest
 
 from etl.errors import NotKafka
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.request_values import EARLIEST, LATEST
+from etl.kafka.request_values import LATEST
 from etl.model.partitions import TopicPartition
 from tests.fakes.broker import FakeBroker
 from tests.fakes.jafka import OFFSETS, JafkaBroker, entry
@@ -51,17 +51,6 @@ class TestFakeJafka(JafkaContract):
 def requests_of(broker: JafkaBroker) -> list[int]:
     """Return the kinds of the requests after the greeting."""
     return [kind for kind, _ in broker.requests[1:]]
-
-
-def test_starts_of_segments_are_boundaries(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    for _ in range(3):
-        broker.append("demo", 0, HELLO)
-        broker.logs["demo", 0].roll()
-    broker.logs["demo", 0].expire()
-    broker.append("demo", 0, WORLD)
-    listed = consumer.list_offsets({DEMO: LATEST})[DEMO]
-    assert (listed.offset, listed.boundaries) == (61, (15, 30, 45, 61))
-    assert consumer.list_offsets({DEMO: EARLIEST})[DEMO].offset == 15
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 64, 65, 1000])

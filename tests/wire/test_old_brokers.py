@@ -131,6 +131,7 @@ def test_a_cluster_reports_its_partition_offsets_only(old: OldBroker, cluster: C
     metadata = cluster.describe(["demo", "gone"])
     assert (metadata.cluster_id, metadata.topic_ids) == (None, {})
     assert unknown_topics(metadata, ["demo", "gone"]) == {"gone"}
+    assert cluster.describe(["demo"]).topics.keys() == {"demo"}
     found = cluster.extents([DEMO, OTHER], isolation=COMMITTED, metadata=metadata)
     assert dict(found.extents) == {DEMO: PartitionOffsets(20, 30), OTHER: PartitionOffsets(0, 0)}
     assert found.epochs == {}
@@ -186,16 +187,6 @@ def test_a_configured_release_is_probed_once_under_read_committed(old: OldBroker
 
 
 # A task
-
-
-def test_a_task_reads_its_ranges_to_the_row(old: OldBroker) -> None:
-    old.log("demo", 1).append(*(b"%d" % number for number in range(5)))
-    found, results = rows([OffsetRange(DEMO, 23, 28), OffsetRange(OTHER, 0, 5)], old)
-    assert found == sorted(values(23, 28) + values(0, 5))
-    assert {
-        index: (result.rows, result.missing_offsets, result.last_epoch)
-        for index, result in results.items()
-    } == {0: (5, 0, None), 1: (5, 0, None)}
 
 
 @pytest.mark.parametrize("size", [1, 11, 12, 26, 40, 77])

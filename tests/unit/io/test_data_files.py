@@ -116,19 +116,6 @@ def test_a_column_without_values_is_left_out_of_the_file_and_its_nulls_are_count
     assert json.loads(file.stats)["nullCount"] == {**nulls, "key": 3, "headers": 3}
 
 
-@pytest.mark.parametrize("is_begun", [True, False])
-def test_a_file_that_lacks_a_column_which_a_later_row_has_ends_where_it_is_begun(
-    tmp_path: Path, is_begun: bool
-) -> None:
-    """A task does so once: what came late in one column may come late in the other."""
-    request = wanted(tmp_path, row_group_bytes=1) if is_begun else wanted(tmp_path)
-    header = [{"key": "a", "value": b"1"}]
-    with_key, with_header = rows([3, 4], key=[None, b"k"]), rows([6], headers=[header])
-    files = written(request, rows([1, 2]), with_key, rows([5]), with_header, rows([7]))
-    assert [file.rows for file in files] == ([2, 5] if is_begun else [7])
-    assert sum(json.loads(file.stats)["nullCount"]["key"] for file in files) == 6
-
-
 FLAGS = st.tuples(st.booleans(), st.booleans(), st.booleans())
 
 

@@ -11,7 +11,6 @@ from pyarrow import fs
 
 from etl.io.delta.log import (
     Added,
-    Commit,
     Shape,
     judge,
     parse_added,
@@ -44,18 +43,6 @@ def metadata(
             "configuration": {},
         }
     }
-
-
-def test_a_commit_of_ours_is_read_with_its_number_and_its_user_metadata() -> None:
-    read = parse_commit(
-        7,
-        content(
-            {"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}},
-            {"txn": {"appId": OURS, "version": 3, "lastUpdated": 1}},
-            {"add": {"path": "part-0", "dataChange": True}},
-        ),
-    )
-    assert read == Commit(7, "WRITE", "{}", {OURS: 3})
 
 
 @pytest.mark.parametrize(
@@ -119,14 +106,6 @@ def test_removals_of_others_are_found_after_a_version_or_as_far_back_as_the_log_
     assert removals_since(files, 4, None, OURS) == [deleted, restored]
     assert removals_since(files, 4, 1, OURS) == [restored]
     assert removals_since(files, 4, 4, OURS) == []
-
-
-def test_a_commit_that_carries_our_application_id_is_never_foreign() -> None:
-    actions = content(
-        {"txn": {"appId": OURS, "version": 3}}, {"remove": {"path": "x", "dataChange": True}}
-    )
-    assert judge(parse_commit(5, actions), OURS, BEFORE) is None
-    assert judge(parse_commit(5, actions), "offset-range-etl/c/g/another", BEFORE) is not None
 
 
 TEXT = {**FIELDS[0], "type": "string"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import BrokerRefusal, CorruptData, Meaning, SettingsError
+from etl.errors import BrokerRefusal, CorruptData, SettingsError
 from etl.kafka import fetch_messages, versions
 from etl.kafka.broker_types import BROKER_TYPES, release_name
 from etl.kafka.fetch_messages import limit_targets, parse_fetch
@@ -137,19 +137,6 @@ def test_metadata_v0_has_leaders_and_neither_ids_nor_epochs() -> None:
         "demo": False,
         "__consumer_offsets": True,
     }
-
-
-@pytest.mark.parametrize(
-    ("requests", "found"),
-    [([], {}), (["demo"], {"demo": None}), (["demo", "gone"], {"demo": None, "gone": "unknown"})],
-)
-def test_requested_topics_are_returned(requests: list[str], found: Any) -> None:
-    reported = spoken_to_as("0.8").metadata(requests).read(answer(BROKERS + TOPICS)).answer
-    assert {name: topic.refusal and "unknown" for name, topic in reported.topics.items()} == found
-    assert all(
-        topic.refusal is None or topic.refusal.meaning is Meaning.UNKNOWN_TOPIC
-        for topic in reported.topics.values()
-    )
 
 
 # A group's offsets

@@ -102,19 +102,9 @@ def test_the_schema_has_every_key_and_its_values() -> None:
     ("key", "values"),
     [
         ("source.on_data_loss", "fail or skip"),
-        ("group.on_owned", "fail, wait or skip"),
-        ("source.starting_offsets", "earliest, latest or text"),
-        ("source.topics", "text or a list"),
         ("source.topics.0", "text or a list"),
-        ("source.request_timeout_s", "above 0 to 86400 s"),
         ("source.fetch_max_bytes", "1 KiB to 1 GiB"),
-        ("limits.max_records_per_plan", "1 or more"),
-        ("group.join.num_streams", "1 to 10000"),
-        ("table.store.allow_http", "true or false"),
-        ("zookeeper.auth.password", "a reference"),
-        ("report", "the keys path, keep"),
         ("transform", "text, or the keys dataframe, record_batch"),
-        ("spark", "a mapping"),
     ],
 )
 def test_a_key_is_described_by_its_values_and_its_meaning(key: str, values: str) -> None:

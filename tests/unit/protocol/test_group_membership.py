@@ -70,6 +70,26 @@ def test_a_part_of_an_answer_is_an_error(api: Api) -> None:
                 kafka_python_messages.decode(api, version, memoryview(wrong))
 
 
+def test_only_the_leader_gets_all_members() -> None:
+    answer = {
+        seed[0]: kafka_python_messages.decode(Api.JOIN_GROUP, seed[0], memoryview(seed[1:]))
+        for seed in seeds.responses(Api.JOIN_GROUP)
+    }
+    for version, response in answer.items():
+        joined = group_messages.parse_join(response)
+        assert (joined.refusal, joined.generation, joined.strategy) == (None, 7, "range")
+        assert (joined.is_leader, joined.member_id) == (True, "m-1")
+        first, second = joined.members
+        assert (first.member_id, first.instance_id) == ("m-1", None)
+        assert (second.member_id, second.instance_id) == ("m-2", "static" if version >= 5 else None)
+        assert [each.subscription.topics for each in joined.members] == [("a", "b"), ("a",)]
+    answer[9].skip_assignment = True
+    back = group_messages.parse_join(answer[9])
+    assert (back.is_leader, back.skips_assignment, len(back.members)) == (True, True, 2), "KIP-814"
+    answer[0].leader = "m-2"
+    assert group_messages.parse_join(answer[0]).is_leader is False
+
+
 @pytest.mark.parametrize(
     ("leader", "is_back"),
     [

@@ -139,6 +139,19 @@ def test_metadata_v0_has_leaders_and_neither_ids_nor_epochs() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("requests", "found"),
+    [([], {}), (["demo"], {"demo": None}), (["demo", "gone"], {"demo": None, "gone": "unknown"})],
+)
+def test_requested_topics_are_returned(requests: list[str], found: Any) -> None:
+    reported = spoken_to_as("0.8").metadata(requests).read(answer(BROKERS + TOPICS)).answer
+    assert {name: topic.refusal and "unknown" for name, topic in reported.topics.items()} == found
+    assert all(
+        topic.refusal is None or topic.refusal.meaning is Meaning.UNKNOWN_TOPIC
+        for topic in reported.topics.values()
+    )
+
+
 # A group's offsets
 
 LOG = "00000001 000464656d6f 00000001 00000000"

@@ -312,6 +312,22 @@ def test_a_bound_outside_the_log_is_reported_with_its_place(
 
 
 @pytest.mark.parametrize(
+    "chosen, partitions",
+    [
+        (TopicSelection(topics=("clicks",)), CLICKS),
+        (TopicSelection(pattern="cli.*"), CLICKS),
+        (TopicSelection(pattern=r"^\Qclicks\E\z"), CLICKS),
+        (TopicSelection(pattern=r"^\p{Lower}{6,}$"), CLICKS),
+        (TopicSelection(partitions=(CLICKS[1],)), [CLICKS[1]]),
+    ],
+)
+def test_topics_are_selected_in_three_ways(
+    chosen: TopicSelection, partitions: list[TopicPartition]
+) -> None:
+    assert chosen.among([*CLICKS, TopicPartition("views", 0)]) == partitions
+
+
+@pytest.mark.parametrize(
     "chosen, text",
     [
         (TopicSelection(topics=("clicks", "view")), "topic view"),

@@ -170,6 +170,13 @@ def test_range_results_record_that_a_transform_made_the_counted_rows(path: str) 
     ]
 
 
+def test_a_result_keeps_as_many_gaps_as_it_may(path: str) -> None:
+    write_deltalake(path, rows_of([("clicks", 0, offset) for offset in (1, 3, 5)]))
+    [result] = recount(path, 0, RANGES[:1], gaps_max=1).results
+    assert (result.rows, result.missing_offsets) == (3, 3)
+    assert (result.gaps, result.gaps_complete) == (((0, 1),), False)
+
+
 ONE, TWO = TopicPartition("clicks", 0, 1), TopicPartition("clicks", 0, 2)
 OF_BYTES = (OffsetRange(ONE, 0, 120), OffsetRange(ONE, 120, 200), OffsetRange(TWO, 0, 300))
 MESSAGES = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import BrokerRefusal, CorruptData, SettingsError
+from etl.errors import BrokerRefusal, CorruptData, Meaning, SettingsError
 from etl.kafka import fetch_messages, versions
 from etl.kafka.broker_types import BROKER_TYPES, release_name
 from etl.kafka.fetch_messages import limit_targets, parse_fetch

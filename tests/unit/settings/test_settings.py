@@ -464,7 +464,7 @@ def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(
 ) -> None:
     folder = tmp_path / "conf"
     folder.mkdir()
-    (folder / "key").write_text("s3cret")
+    (folder / "key").write_text("s3cret\n")
     table = {"path": "../warehouse/clicks", "losses_path": "losses"}
     conf = conf_with(folder, table=table, spark={"spark.password": "${file:key}"})
     (tmp_path / "link.yaml").symlink_to(conf)

@@ -107,8 +107,6 @@ def test_a_range_result_counts_rows_and_bytes_and_no_gaps_of_offsets() -> None:
     assert cursor.read_so_far == (92, 4, 92)
 
 
-
-
 @pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])
 def test_a_message_that_stays_truncated_although_the_log_continues_is_none(there: bytes) -> None:
     """Its segment ends there. Once it may be a broker's slip."""

@@ -221,17 +221,16 @@ def print_json(document: Mapping[str, Any]) -> None:
     """Print the document of the command, and write it to the file that ETL_DOCUMENT_FILE names."""
     text = json.dumps({**_place, **document}, indent=2, default=str)
     if os.environ.get(DOCUMENT_FILE):
-        _write_whole(text, os.environ[DOCUMENT_FILE])
+        _write_document(text, os.environ[DOCUMENT_FILE])
     print(text)
     _printed.append(document)
 
 
-def _write_whole(text: str, path: str) -> None:
-    """Write a file whole or not at all, because a reader may open it at any time."""
+def _write_document(text: str, path: str) -> None:
+    from etl.io.report_files import write_whole
+
     try:
-        with open(f"{path}.part", "w") as file:
-            file.write(text)
-        os.replace(f"{path}.part", path)
+        write_whole(Path(path), text)
     except OSError as error:
         print(
             f"etl: {DOCUMENT_FILE}: {path} cannot be written: {error.strerror}",

@@ -25,6 +25,7 @@ from etl.errors import EtlError, NeedsDecision, SettingsError, WrongChroot
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.delta.offsets_of_rows import unaccounted_rows
 from etl.io.delta.table_shape import open_table
+from etl.io.report_files import write_whole
 from etl.io.zookeeper.broker_registrations import (
     chroots_with_brokers,
     read_cluster_id,
@@ -187,7 +188,7 @@ def write_first_conf(request: InitRequest) -> FirstConf:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, conf_text(chosen))
         if not schema.exists():
-            schema.write_text(json.dumps(conf_schema(), indent=2) + "\n")
+            write_whole(schema, json.dumps(conf_schema(), indent=2) + "\n")
     except OSError as error:
         raise SettingsError(
             f"The conf cannot be written: {error.strerror}",

@@ -8,10 +8,10 @@ Not here: where a worker finds compiled kernels (etl/records/kernel_cache.py).
 
 from __future__ import annotations
 
-import os
 import shlex
 import struct
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -21,6 +21,7 @@ from typing import Any
 
 import etl
 from etl.errors import SettingsError
+from etl.io.report_files import replacing, write_whole
 from etl.io.spark.session import DELTA_PACKAGE
 from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
@@ -210,7 +211,7 @@ def package(out: Path, *, with_environment: bool = False) -> Package:
         kernels = compiled_kernels()
         zipped = write_zip(out / f"{name}.zip", kernels)
         job = out / "etl_job.py"
-        job.write_text(JOB)
+        write_whole(job, JOB)
         if with_environment:
             environment = _write_environment(out / f"{name}-environment.tar.gz")
     except OSError as error:
@@ -243,12 +244,10 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
     paths = {str(path.relative_to(root.parent)): path for path in sources}
     for path in kernels:
         paths[f"etl/records/__pycache__/{path.name}"] = path
-    unfinished = to.with_name(f"{to.name}.tmp")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as opened:
+    with replacing(to) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
         for name, path in sorted(paths.items()):
             info = zipfile.ZipInfo(name, _WRITTEN_AT)
             opened.writestr(info, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    os.replace(unfinished, to)
     return to
 
 
@@ -281,7 +280,10 @@ def _write_environment(to: Path) -> Path:
         ) from error
     filters = [("exclude", pattern) for pattern in LEFT_OUT]
     try:
-        pack(str(prefix), output=str(to), force=True, filters=filters)
+        with tempfile.TemporaryDirectory(dir=to.parent) as folder:  # `pack` follows links
+            packed = Path(folder, to.name)
+            pack(str(prefix), output=str(packed), filters=filters)
+            packed.replace(to)
     except VenvPackException as error:
         raise SettingsError(
             f"The environment cannot be packed: {error}", path=prefix, action=action

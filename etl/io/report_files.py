@@ -13,11 +13,12 @@ import json
 import mmap
 import os
 import platform
+import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
@@ -217,13 +218,32 @@ def write_page(to: Path, report: Mapping[str, Any], folder: Path) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Replace a file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".tmp")
+    with replacing(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Context manager: a new file that replaces `path` at the end; an error removes it.
+
+    Others may write into the directory, so the new file has a random name and follows no link. It
+    has the permissions of the umask, because monitors read it as another user. Raises OSError.
+    """
+    unfinished = path.with_name(f".{secrets.token_hex(8)}{UNFINISHED}")
+    descriptor = os.open(unfinished, _CREATE_NEW, 0o666)
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
         unfinished.replace(path)
-    finally:
-        with contextlib.suppress(OSError):  # after the rename it does not exist
+    except BaseException:
+        with contextlib.suppress(OSError):
             unfinished.unlink()
+        raise
+
+
+UNFINISHED = ".etl-tmp"
+"""Ending of files that are being written."""
+_CREATE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | None:
@@ -379,10 +399,20 @@ def _prune(own: Path, ours_called: str, keep: int) -> None:
     oldest.
     """
     with contextlib.suppress(OSError):  # a file that cannot be removed does no harm
-        for old in outdated(os.listdir(own.parent), ours_called, keep):
+        names = os.listdir(own.parent)
+        unfinished = [name for name in names if name.endswith(UNFINISHED)]
+        abandoned = [name for name in unfinished if _is_abandoned(own.with_name(name))]
+        for old in (*outdated(names, ours_called, keep), *abandoned):
             if not old.startswith(own.stem):
                 with contextlib.suppress(OSError):
                     own.with_name(old).unlink()
+
+
+def _is_abandoned(unfinished: Path) -> bool:
+    """True for a file that a killed process left: nothing is written for an hour."""
+    with contextlib.suppress(OSError):  # another run has removed it
+        return unfinished.lstat().st_mtime < time.time() - 3600
+    return False
 
 
 def _reported_error(error: BaseException) -> EtlError:

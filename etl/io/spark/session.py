@@ -156,19 +156,38 @@ def redirecting_jvm_output(log: Path | None) -> Iterator[None]:
     if log is None:
         yield
         return
-    log.parent.mkdir(parents=True, exist_ok=True)
+    file = _open_log(log)
     sys.stdout.flush()
     kept = [os.dup(1), os.dup(2)]
     try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
         yield
     finally:
         for number, before in enumerate(kept, start=1):
             os.dup2(before, number)
             os.close(before)
 
+
+def _open_log(log: Path) -> int:
+    """Open Spark's log to append, without following a link that another user may have made.
+
+    Raises SettingsError.
+    """
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(log, _APPEND, 0o666)
+    except OSError as error:
+        raise SettingsError(
+            f"Spark's log cannot be written: {error.strerror}",
+            key="report.path",
+            path=log,
+            action="Check the directory and its permissions",
+        ) from error
+
+
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # without any handler Python prints errors to the terminal

@@ -20,7 +20,16 @@ from prometheus_client.parser import text_string_to_metric_families
 import etl
 from etl.errors import EtlError, SettingsError, TableUnreachable
 from etl.io import report_files
-from etl.io.report_files import kept_in, newest_report, past_runs, report_path, write_page
+from etl.io.report_files import (
+    UNFINISHED,
+    kept_in,
+    newest_report,
+    past_runs,
+    report_path,
+    write_page,
+    write_whole,
+)
+from etl.io.spark.session import redirecting_jvm_output
 from etl.report.metrics import LAST_SUCCESS, PREFIX
 from etl.report.plan_json import as_text
 from etl.report.run_progress import Outcome
@@ -91,11 +100,39 @@ def test_an_unwritable_page_or_a_bug_in_it_does_not_change_the_outcome_of_the_ru
     [outcome] = reported["outcomes"]
     assert outcome["outcome"] == Outcome.REPORT_NOT_WRITTEN.value
     assert "creates it again" in outcome["message"]
-    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
+    assert names(tmp_path) == files_of(1)
     monkeypatch.setattr(report_files, "page_of", lambda *_: 1 / 0)
     report = ran(tmp_path, 2)
     bug = "a bug: ZeroDivisionError: division by zero"
     assert report.exit_code == 0 and bug in report.outcomes[0][1]
+
+
+def test_no_file_is_written_through_a_link_that_another_user_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports, metrics, theirs = (tmp_path / name for name in ("reports", "clicks.prom", "theirs"))
+    theirs.write_text("unchanged")
+    links = (metrics, tmp_path / "clicks.prom.tmp", tmp_path / f".known{UNFINISHED}")
+    for link in links:
+        link.symlink_to(theirs)
+    ran(reports, settings=plain_settings(metrics={"path": str(metrics)}))
+    assert not metrics.is_symlink() and names(reports) == files_of(1)
+    monkeypatch.setattr("secrets.token_hex", lambda _: "known")
+    with pytest.raises(FileExistsError):
+        write_whole(metrics, "x")
+    with pytest.raises(SettingsError, match="Spark's log cannot be written"):
+        with redirecting_jvm_output(links[1]):
+            pass
+    assert theirs.read_text() == "unchanged"
+
+
+def test_the_unfinished_file_of_a_killed_run_is_removed_later(tmp_path: Path) -> None:
+    new, old = (tmp_path / f".{name}{UNFINISHED}" for name in ("new", "old"))
+    new.touch()
+    old.touch()
+    os.utime(old, (0, 0))
+    ran(tmp_path)
+    assert names(tmp_path) == [new.name, *files_of(1)]
 
 
 def test_after_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def _untrusted(
     trusted = peer.key("ca_file")
     file = "the system's CAs"
     if tls.ca_file is not None:
-        file = str(tls.ca_file)
+        file = place_of_file(tls.ca_file)
     place = {"key": trusted, "host": host, "file": file, peer.place: address}
     if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
         known = ", ".join(names()) or "its names are unknown"

@@ -23,16 +23,19 @@ class LocalFile:
     """Directory that relative paths start at; None: the working directory."""
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """Return the paths to try: a relative path from `folder`, then its name in the working
-        directory, where YARN puts the files of `--files`.
-        """
-        if self.folder is None or self.path.startswith("/"):
-            return (self.path,)
-        return f"{self.folder.rstrip('/')}/{self.path}", self.path.rpartition("/")[2]
+    def is_relative_to_conf(self) -> bool:
+        """True for a relative path of a conf."""
+        return self.folder is not None and not self.path.startswith("/")
+
+    @property
+    def name(self) -> str:
+        """Return the name without directories, which `spark-submit --files` gives its copy."""
+        return self.path.rpartition("/")[2]
 
     def __str__(self) -> str:
-        return self.places[0]
+        if self.folder is None or not self.is_relative_to_conf:
+            return self.path
+        return f"{self.folder.rstrip('/')}/{self.path}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -22,6 +22,7 @@ from etl.io.progress_port import ProgressAddress, ProgressSender
 from etl.model.plans import FileOptions, OffsetRange, RangeResult, Written, since
 from etl.reader.options import with_pipeline_advice
 from etl.reader.query_ranges import ReadOptions, Task
+from etl.settings.secrets import use_shipped_files
 
 if TYPE_CHECKING:
     import pyarrow
@@ -202,8 +203,21 @@ def begin_task() -> None:
     """
     global _tasks
     _tasks += 1
+    if _tasks == 1:
+        _find_shipped_files()
     if _tasks == 2:
         gc.freeze()
+
+
+def _find_shipped_files() -> None:
+    """Look for secrets and certificates among the files of `spark-submit --files`, too.
+
+    In local mode Spark copies them into a directory of its own, which is not the working directory.
+    """
+    from pyspark import SparkFiles, TaskContext
+
+    if TaskContext.get() is not None:
+        use_shipped_files(SparkFiles.getRootDirectory())
 
 
 def results_in_order(

@@ -130,7 +130,7 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
     if secret.kind == "env":
         source, name = "environment variable", secret.name
     else:
-        source, name = "file", str(secret.file)
+        source, name = "file", place_of_file(secret.file)
     try:
         return _variable(secret.name) if secret.kind == "env" else _content(secret.file)
     except (KeyError, OSError, ValueError) as error:
@@ -181,9 +181,30 @@ def _content(file: LocalFile) -> str:
     return read_text(place_of_file(file), SECRET_MAX_BYTES).strip()
 
 
+_shipped: list[str] = []
+"""The directory of `spark-submit --files` in the process of a Spark task; else empty."""
+
+
+def use_shipped_files(folder: str) -> None:
+    """Search files that are missing beside the conf in this directory, from now on.
+
+    For processes of Spark tasks only: the driver has the conf, and another user may have put a file
+    of that name into its working directory.
+    """
+    _shipped[:] = [folder]
+
+
 def place_of_file(file: LocalFile) -> str:
-    """Return the file's path on this machine: the first that exists, else the first."""
-    return next((place for place in file.places if os.path.exists(place)), file.places[0])
+    """Return the file's path on this machine; of a Spark task, that of the copy that was shipped
+    with it, if there is no other.
+    """
+    place = str(file)
+    if file.is_relative_to_conf and not os.path.exists(place):
+        for folder in _shipped:
+            copy = os.path.join(folder, file.name)
+            if os.path.exists(copy):
+                return copy
+    return place
 
 
 DAY_S = 86_400

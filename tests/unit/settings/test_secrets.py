@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import socket
 import time
 import traceback
 from pathlib import Path
@@ -18,6 +19,7 @@ from kazoo.protocol.serialization import Connect
 
 from etl.errors import SettingsError
 from etl.io.brokers.authentication import _SaslLogin
+from etl.io.tls import wrap
 from etl.io.zookeeper.login_and_acl import said_of
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.security import (
@@ -34,6 +36,7 @@ from etl.model.security import (
     parse_reference,
 )
 from etl.report.plan_json import write_settings
+from etl.settings import secrets
 from etl.settings.conf_file import read_document
 from etl.settings.load import changed, parse_change, parse_settings
 from etl.settings.secrets import login_text, place_of_file, resolve_secret
@@ -177,19 +180,27 @@ def test_a_missing_secret_is_reported_with_its_key_the_machine_and_the_place(
         assert refused.value.exit_code == 2 and where["key"] == "k" and where["host"]
 
 
-def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(
+def test_a_file_that_is_missing_beside_the_conf_is_only_found_among_those_that_spark_shipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, own = tmp_path / "work", tmp_path / "secrets" / "kafka"
-    work.mkdir()
+    work, shipped, own = (tmp_path / name for name in ("work", "shipped", "secrets/kafka"))
+    for folder in (work, shipped):
+        folder.mkdir()
+        (folder / "kafka").write_text(SECRET)
     monkeypatch.chdir(work)
-    (work / "kafka").write_text(SECRET)
-    relative = LocalFile("secrets/kafka", str(tmp_path))
-    assert place_of_file(relative) == "kafka"
+    monkeypatch.setattr(secrets, "_shipped", [])
+    relative = SecretRef("file", "secrets/kafka", str(tmp_path))
+    with pytest.raises(SettingsError, match=f"refers to the file {own}, which cannot be read"):
+        resolve_secret(relative, "k")
+    with pytest.raises(SettingsError) as refused, socket.socket() as unconnected:
+        wrap(unconnected, "b", Tls(relative.file), "b:1")
+    assert refused.value.where["file"] == str(own)
+    secrets.use_shipped_files(str(shipped))
+    assert place_of_file(relative.file) == f"{shipped}/kafka"
     assert place_of_file(LocalFile(str(own), str(tmp_path))) == str(own)
     own.parent.mkdir()
     own.write_text("the conf's own")
-    assert place_of_file(relative) == str(own)
+    assert resolve_secret(relative, "k") == "the conf's own"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from etl.cli.common_options import (
     output_error,
     output_session,
     print_error,
+    printable,
     raise_output_failure,
     request_of,
     run_context,
@@ -282,7 +283,8 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
         if lines:
             lines.write("error", "bug", traceback=traceback.format_exc())
         else:
-            traceback.print_exc()
+            for line in traceback.format_exc().splitlines():
+                print(printable(line), file=sys.stderr)
         message = f"Bug: {type(error).__name__}: {error}"
         return print_error(EtlError(message, action="Report it with the lines above"), wants_json)
 

@@ -80,7 +80,22 @@ def print_note(text: str) -> None:
     if lines:
         lines.write("info", text)
     else:
-        print(f"etl: {text}", file=sys.stderr)
+        print(f"etl: {printable(text)}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters, line ends included, escaped: texts of others must
+    neither control the terminal nor look like lines of ours.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def show(
@@ -116,8 +131,13 @@ def confirm(effects: Sequence[str], *, yes: bool, dry_run: bool = False, as_json
             key="--yes",
             action="Check that, then run the command with --yes",
         )
-    print(*effects, sep="\n")
+    _print_effects(effects)
     ask("Continue?")
+
+
+def _print_effects(effects: Sequence[str]) -> None:
+    for effect in effects:
+        print(printable(effect))
 
 
 def approve(
@@ -135,7 +155,7 @@ def approve(
     """
     if dry_run:
         document = {"dry_run": True, "message": list(effects), **(details or {})}
-        show(as_json, document, lambda: print(*effects, sep="\n"))
+        show(as_json, document, lambda: _print_effects(effects))
         return False
     confirm(effects, yes=yes, as_json=as_json)
     return True
@@ -227,10 +247,11 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def _write_document(text: str, path: str) -> None:
-    from etl.io.report_files import write_whole
+    from etl.io.report_files import replacing
 
     try:
-        write_whole(Path(path), text)
+        with replacing(Path(path)) as file:
+            file.write(text.encode("utf-8"))
     except OSError as error:
         print(
             f"etl: {DOCUMENT_FILE}: {path} cannot be written: {error.strerror}",
@@ -274,7 +295,7 @@ def _error_lines(error: EtlError) -> list[str]:
         lines.append(f"     {error.action}")
     if error.retriable and not isinstance(error, Stopped):
         lines.append("     A retry may help")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _non_empty(reason: str) -> str:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.common_options import AsJson, Commands, Conf, print_note, settings_of, show
+from etl.cli.common_options import (
+    AsJson,
+    Commands,
+    Conf,
+    print_note,
+    printable,
+    settings_of,
+    show,
+)
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -158,6 +166,6 @@ def report(
     from etl.commands.report import has_display, open_in_browser, report_page
 
     page = report_page(settings_of(conf), run_id, output)
-    show(as_json, page.as_json(), lambda: print(page.path), is_done=True)
+    show(as_json, page.as_json(), lambda: print(printable(str(page.path))), is_done=True)
     if is_opened and not (has_display() and open_in_browser(page.path)):
         print_note("No display or no browser here: open the page on another machine")

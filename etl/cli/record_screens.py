@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from etl.cli.common_options import document_head
+from etl.cli.common_options import document_head, printable
 from etl.commands.peek import Decoder, Ended, Undecoded
 from etl.records.decode import DecodedRecord
 from etl.report.describe import counted, format_time
@@ -175,7 +175,7 @@ def fields_of(record: Shown, decoding: Decoding) -> list[str]:
         timestamp = _NONE if is_missing else f"{record.timestamp_ms} ms"
     headers = []
     for name, content in record.headers:
-        headers.append(f"{_escaped(name)}={_field(content, _text, decoding.whole)}")
+        headers.append(f"{printable(name)}={_field(content, _text, decoding.whole)}")
     key = _field(record.key, decoding.key, decoding.whole)
     value = _field(record.value, decoding.value, decoding.whole)
     return [offset, timestamp, key, value, ", ".join(headers)]
@@ -208,7 +208,7 @@ def _field(content: bytes | None, decode: Decoder, whole: bool) -> str:
         found = _text(found.content)
     if not isinstance(found, str):
         found = json.dumps(found, ensure_ascii=False, default=str)
-    text = _escaped(found)
+    text = printable(found)
     if len(text) <= CUT_AT or whole:
         return text
     return f"{text[:CUT_AT]}... ({counted(len(content), 'byte')})"
@@ -225,14 +225,3 @@ def _json_value(content: bytes | None, decode: Decoder) -> Any:
     if isinstance(found, Undecoded):
         return {"hex": found.content.hex(), "not_decoded": found.why}
     return found
-
-
-def _escaped(text: str) -> str:
-    """Return the text with control characters escaped, so that it cannot control a terminal."""
-    return "".join(map(_escaped_character, text))
-
-
-def _escaped_character(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")

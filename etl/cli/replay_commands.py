@@ -152,7 +152,7 @@ def backfills_delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete the request of a backfill. Loaded rows stay, and the name is free."""
-    from etl.cli.screens import show_sentence
+    from etl.cli.screens import show_summary
     from etl.commands.backfill import delete_backfill, show_backfill
 
     settings = table_settings_of(conf)
@@ -164,7 +164,7 @@ def backfills_delete(
     if not approve([effect], dry_run=dry_run, yes=yes, as_json=as_json):
         return
     deleted = delete_backfill(settings, name, reason)
-    show(as_json, deleted.document, lambda: show_sentence(deleted.summary), is_done=True)
+    show(as_json, deleted.document, lambda: show_summary(deleted.summary), is_done=True)
 
 
 def _confirm_backfill(
@@ -285,8 +285,8 @@ def _confirm_replay(
 def _into(
     settings: Settings, request: ReplayRequest, path: str, context: RunContext, *, as_json: bool
 ) -> None:
-    from etl.cli.screens import show_sentence
+    from etl.cli.screens import show_summary
     from etl.commands.replay import replay_into
 
     copied = replay_into(settings, request, path, context)
-    show(as_json, copied.as_json(), lambda: show_sentence(copied.summary), is_done=True)
+    show(as_json, copied.as_json(), lambda: show_summary(copied.summary), is_done=True)

@@ -21,7 +21,7 @@ from typing import Any
 import typer
 
 from etl.cli.common_options import current_overrides, show
-from etl.cli.screens import screen, show_folder_run, show_one_run
+from etl.cli.screens import print_line, show_folder_run, show_one_run
 from etl.commands.run import ConfRun, FolderRun, run_each
 from etl.errors import DataLost, EtlError, ProcessLost, rebuild
 from etl.io.spark.session import is_submitted
@@ -42,7 +42,7 @@ def run_folder(context: typer.Context, folder: Path, *, main: Main, as_json: boo
 
     def start(conf: Path) -> ConfRun:
         if not as_json:
-            screen.print(f"{conf}:", style="bold")
+            print_line((f"{conf}:", "bold"))
         conf_arguments = [str(conf) if argument is None else argument for argument in arguments]
         code, output = run_command(["run", "--json", *conf_arguments])
         if code == _STOPPED:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
+from etl.cli.common_options import printable
 from etl.commands.doctor_machine import Verdict
 from etl.model.partitions import TopicPartition, render_partition
 from etl.report.describe import counted, describe_by_topic
@@ -36,6 +38,24 @@ ROWS_SHOWN = 40
 screen = Console(highlight=False, soft_wrap=True)
 
 
+def print_line(*parts: str | tuple[str, str]) -> None:
+    """Print one line on standard output; see `line_of`."""
+    screen.print(line_of(*parts))
+
+
+def line_of(*parts: str | tuple[str, str]) -> Text:
+    """Return a line of texts, or of (text, style).
+
+    Texts have no markup, and their control characters are escaped: reasons, keys and names are
+    written by others.
+    """
+    line = Text()
+    for part in parts:
+        text, style = (part, "") if isinstance(part, str) else part
+        line.append(printable(text), style)
+    return line
+
+
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print columns with natural widths, numbers to the right. Cells are never truncated."""
     shown_rows = rows[:ROWS_SHOWN]
@@ -55,9 +75,9 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
                 aligned = cell.rjust(width)
             cells.append(aligned)
         style = "bold" if index == 0 else ""
-        screen.print("  ".join(cells).rstrip(), style=style, markup=False)
+        print_line(("  ".join(cells).rstrip(), style))
     if len(rows) > ROWS_SHOWN:
-        screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")
+        print_line(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")
 
 
 def _cell(value: Any) -> str:
@@ -65,18 +85,18 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    return printable(str(value))
 
 
 def show_sentences(sentences: Iterable[str]) -> None:
     """Print a line for each sentence."""
     for sentence in sentences:
-        screen.print(sentence, markup=False)
+        print_line(sentence)
 
 
-def show_sentence(sentence: str) -> None:
-    """Print a result of one sentence."""
-    screen.print(sentence)
+def show_summary(summary: str) -> None:
+    """Print a result of one sentence, or of one in each line."""
+    show_sentences(summary.split("\n"))
 
 
 def key_of_row(row: Mapping[str, Any]) -> int | str:
@@ -117,7 +137,7 @@ def show_report(report: Report) -> None:
     """Print the result of a run."""
     for outcome, sentence in report.outcomes:
         style = "bold red" if outcome.is_loud else "bold"
-        screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
+        print_line((outcome.value, style), f": {sentence}")
     if not report.result:
         return
     phases = []
@@ -127,12 +147,12 @@ def show_report(report: Report) -> None:
     records = counted(report.records, "record")
     offsets = counted(report.offsets_committed, "offset")
     seconds = sum(report.seconds.values())
-    screen.print(f"{records}, {offsets} committed, {seconds:.1f} s: {', '.join(phases)}")
+    print_line(f"{records}, {offsets} committed, {seconds:.1f} s: {', '.join(phases)}")
 
 
 def show_preview(preview: Preview) -> None:
     """Print what the next run would do."""
-    screen.print(preview.summary)
+    print_line(preview.summary)
     show_sentences(preview.left)
     show_sentences(preview.leaderless)
     show_sentences(preview.paused)
@@ -140,7 +160,7 @@ def show_preview(preview: Preview) -> None:
     show_sentences(map(str, preview.expires_soon))
     show_sentences(preview.not_checked)
     for sentence in preview.let_go[:ROWS_SHOWN]:
-        screen.print(sentence, style="bold red")
+        print_line((sentence, "bold red"))
     if preview.ranges:
         _show_planned_ranges(preview)
 
@@ -157,7 +177,7 @@ def _show_planned_ranges(preview: Preview) -> None:
     if max_records is not None:
         records = f"{counted(max_records, 'record')} at most, "
         unit = "offsets"
-    screen.print(f"{records}about {size_in_words(document['estimated_bytes'])}, {tasks}")
+    print_line(f"{records}about {size_in_words(document['estimated_bytes'])}, {tasks}")
 
     rows = []
     for planned in document["ranges"]:
@@ -179,7 +199,7 @@ def show_one_run(run: ConfRun) -> None:
     """Print the result of one conf of a directory; its error was printed before."""
     report = run.report or {}
     for outcome in report.get("outcomes", ()):
-        screen.print(f"  {outcome['outcome']}: {outcome['message']}", markup=False)
+        print_line(f"  {outcome['outcome']}: {outcome['message']}")
 
 
 def show_folder_run(found: FolderRun) -> None:
@@ -198,9 +218,9 @@ def show_folder_run(found: FolderRun) -> None:
 
 def show_replay(preview: ReplayPreview) -> None:
     """Print what a replay would do."""
-    screen.print(preview.summary)
+    print_line(preview.summary)
     for note in preview.notes:
-        screen.print(note, style="bold red")
+        print_line((note, "bold red"))
     rows = []
     for replaced in preview.as_json()["replaces"]:
         row = (
@@ -220,13 +240,13 @@ def show_replay(preview: ReplayPreview) -> None:
 
 def show_backfill_preview(preview: BackfillPreview) -> None:
     """Print what a backfill would load."""
-    screen.print(preview.summary)
+    print_line(preview.summary)
     for note in preview.notes:
-        screen.print(note, style="bold red")
+        print_line((note, "bold red"))
     document = preview.as_json()
     if not document["loads"]:
         return
-    screen.print(f"about {size_in_words(document['estimated_bytes'])}")
+    print_line(f"about {size_in_words(document['estimated_bytes'])}")
     rows = []
     for load in document["loads"]:
         count = load["until"] - load["from"]
@@ -253,7 +273,7 @@ def show_backfills(documents: Sequence[Mapping[str, Any]]) -> None:
     for backfill in documents:
         if backfill["driver"]:
             sentence = f"{backfill['name']}: {backfill['state']}, {backfill['driver']}"
-            screen.print(sentence, markup=False)
+            print_line(sentence)
 
 
 def show_backfill_whole(document: Mapping[str, Any]) -> None:
@@ -299,10 +319,10 @@ def show_doctor(diagnosis: Diagnosis) -> None:
         first, *more = _wrapped(line.found, indent)
         if line.to_do:
             more += _wrapped(f"To do: {line.to_do}", indent)
-        screen.print(f"{line.verdict.value:<11}  ", style=styles[line.verdict], end="")
-        screen.print(f"{line.name:<{width}}  {first}", markup=False)
+        verdict = (f"{line.verdict.value:<11}  ", styles[line.verdict])
+        print_line(verdict, f"{line.name:<{width}}  {first}")
         for text in more:
-            screen.print(" " * indent + text, markup=False)
+            print_line(" " * indent + text)
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
@@ -310,7 +330,7 @@ def _wrapped(text: str, indent: int) -> list[str]:
     so that it can be searched.
     """
     if not screen.is_terminal:
-        return [text]
+        return [" ".join(text.split("\n"))]
     width = max(screen.width - indent, 24)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     return lines or [""]
@@ -341,29 +361,30 @@ def show_proof(proof: Proof) -> None:
     ]
     for topic_partition in explained[:ROWS_SHOWN]:
         partition = f"{topic_partition['topic']} {key_of_row(topic_partition)}"
-        screen.print(
+        print_line(
             f"Offsets without a row in {partition}: {topic_partition['without_row']['message']}"
         )
     for note in proof.notes:
-        screen.print(note)
+        print_line(note)
     for sentence in proof.allowed[:ROWS_SHOWN]:
-        screen.print(f"[bold red]rows are missing[/]: {sentence}", markup=True)
+        print_line(("rows are missing", "bold red"), f": {sentence}")
     if proof.is_right:
         missing = "none missing"
         if proof.missing:
             missing = f"{proof.missing:,} were removed since, as allowed"
         records = proof.found_rows - proof.rows_before
-        screen.print(f"[bold green]verified[/]: {records:,} records, each once, {missing}")
+        summary = f": {records:,} records, each once, {missing}"
+        print_line(("verified", "bold green"), summary)
 
 
 def show_complete(found: TopicsReady) -> None:
     """Print whether the partitions are complete up to a time."""
-    screen.print(found.summary)
+    print_line(found.summary)
 
 
 def show_intervals(found: TableGaps) -> None:
     """Print the intervals that are not fully loaded, and those that wait in paused partitions."""
-    screen.print(found.summary)
+    print_line(found.summary)
     if found.incomplete:
         incomplete = [_gap_row(gap) for gap in found.incomplete]
         table(("from", "until", "partitions", "missing", "deleted in Kafka"), incomplete)
@@ -400,7 +421,7 @@ def show_lag(lags: Lags) -> None:
     lag = "lag in bytes" if is_physical else "lag"
     names = ("topic", "partition", "loaded until", "log end", lag, "about", "behind", "expires in")
     table(names, rows)
-    screen.print(_lag_totals(lags.totals))
+    print_line(_lag_totals(lags.totals))
     show_sentences(lags.paused[:ROWS_SHOWN])
     show_sentences(lags.open_transactions)
     show_sentences(lags.unknown[:ROWS_SHOWN])
@@ -429,13 +450,13 @@ def _lag_totals(totals: Mapping[str, Any]) -> str:
 
 def show_decision(decision: DecisionResult) -> None:
     """Print an operator's decision."""
-    screen.print(decision.summary)
+    show_summary(decision.summary)
 
 
 def show_dry_run(decision: DecisionResult) -> None:
     """Print what a command would report, had it changed something."""
-    screen.print("Nothing is changed. Without --dry-run the command would report:")
-    screen.print(decision.summary)
+    print_line("Nothing is changed. Without --dry-run the command would report:")
+    show_decision(decision)
 
 
 def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
@@ -469,28 +490,28 @@ def show_plan(document: Mapping[str, Any]) -> None:
     state = f"table version {version}"
     if version is None:
         state = "its result is not recorded"
-    screen.print(
+    print_line(
         f"Plan {document['number']}: {document['kind']}, stored {document['created_at']}, {state}"
     )
     request = _request_of_plan(document)
     if request:
-        screen.print(request, markup=False)
+        print_line(request)
     if document["uncounted"]:
-        screen.print(f"Its rows are not counted: {document['uncounted']}", markup=False)
+        print_line(f"Its rows are not counted: {document['uncounted']}")
     if document["reason"]:
         reason = document["reason"]
         if document["supersedes"]:
             reason = f"supersedes {document['supersedes']}: {reason}"
-        screen.print(reason, markup=False)
+        print_line(reason)
     for rows in document["vanished"]:
-        screen.print(
+        print_line(
             f"Rows of {_partition_of(rows)}, offsets {rows['from']} to {rows['until']} with "
             f"incarnation {rows['incarnation']}, are of records that Kafka lost"
         )
     _show_partitions_of_plan(document)
     for loss in document["losses"]:
         interval = f"{_partition_of(loss)}:{loss['from']}-{loss['until']}"
-        screen.print(f"Lost: {interval} ({loss['reason']})", markup=False)
+        print_line(f"Lost: {interval} ({loss['reason']})")
 
 
 def _request_of_plan(document: Mapping[str, Any]) -> str:
@@ -565,15 +586,15 @@ def show_pipelines(documents: Sequence[Mapping[str, Any]]) -> None:
         name = f"{pipeline['group']}/{pipeline['pipeline']}"
         for field in ("driver", "retired"):
             if pipeline[field]:
-                screen.print(f"{name}: {pipeline['state']}, {pipeline[field]}", markup=False)
+                print_line(f"{name}: {pipeline['state']}, {pipeline[field]}")
         for pause in pipeline["paused"]:
             paused = pause["topic"]
             if pause["partition"] is not None:
                 paused = f"{paused} {key_of_row(pause)}"
-            screen.print(f"{name}: {paused} is paused: {pause['reason']}", markup=False)
+            print_line(f"{name}: {paused} is paused: {pause['reason']}")
         for backfill in pipeline["backfills"]:
             sentence = f"{name}: backfill {backfill['name']} is {backfill['state']}"
-            screen.print(sentence, markup=False)
+            print_line(sentence)
 
 
 def show_offsets(documents: Sequence[Mapping[str, Any]]) -> None:
@@ -611,8 +632,8 @@ def show_offsets_diff(document: Mapping[str, Any]) -> None:
     plan_sentence = "ZooKeeper has no plan of this pipeline"
     if plan:
         plan_sentence = f"Plan {plan['number']}, id {plan['id']}: {plan['stands']}"
-    screen.print(plan_sentence)
-    screen.print(_newest_commit(document["table"]))
+    print_line(plan_sentence)
+    print_line(_newest_commit(document["table"]))
     rows = document["rows"]
     if rows:
         cells = []
@@ -627,13 +648,13 @@ def show_offsets_diff(document: Mapping[str, Any]) -> None:
     show_sentences(describe_by_topic(meanings))
     stops = document["stops"]
     if stops and stops["retriable"]:  # any other error is the command's own
-        screen.print(f"A run that starts now stops: {stops['message']}", markup=False)
+        print_line(f"A run that starts now stops: {stops['message']}")
     show_sentences(document["not_looked_at"])
     partitions = counted(document["partitions"], "partition")
     if document["differing"]:
-        screen.print(f"{partitions}, {document['differing']:,} of them with a difference")
+        print_line(f"{partitions}, {document['differing']:,} of them with a difference")
     else:
-        screen.print(f"{partitions} agree")
+        print_line(f"{partitions} agree")
 
 
 def _newest_commit(in_table: Mapping[str, Any] | None) -> str:
@@ -657,12 +678,12 @@ def show_first_conf(written: FirstConf) -> None:
         line = f"{key.key}: {key.value}"
         if key.why:
             line += f"  ({key.why})"
-        screen.print(line, markup=False)
-    screen.print(f"Written: {written.path}. Next: `etl doctor {written.path}`", markup=False)
+        print_line(line)
+    print_line(f"Written: {written.path}. Next: `etl doctor {written.path}`")
 
 
 def show_package(files: Package) -> None:
     """Print the files, and the command that uses them, quoted for a shell."""
-    screen.print(f"Written: {files.environment or files.zip}, and {files.job}", markup=False)
-    screen.print(files.needs, markup=False)
-    screen.print(f"  {files.command}", markup=False)
+    print_line(f"Written: {files.environment or files.zip}, and {files.job}")
+    print_line(files.needs)
+    print_line(f"  {files.command}")

@@ -28,7 +28,7 @@ import cramjam
 import google_crc32c
 from rich.console import Console
 
-from etl.cli.screens import show_offsets
+from etl.cli.screens import line_of, show_offsets
 from etl.errors import EtlError
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import BrokerFamily
@@ -368,9 +368,10 @@ class _Story:
             )
         document: dict[str, Any] = json.loads(ended.stdout)
         if summary:
-            self._say(f"[bold]etl {name}[/] {summary} ({time.monotonic() - began:.1f} s)")
+            seconds = time.monotonic() - began
+            self._say((f"etl {name}", "bold"), f" {summary} ({seconds:.1f} s)")
         for outcome in document.get("outcomes", ()):
-            self._screen.print(f"     {outcome['outcome']}: {outcome['message']}")
+            self._print(f"     {outcome['outcome']}: {outcome['message']}")
         return document
 
     def _run_that_dies(self) -> int:
@@ -387,27 +388,28 @@ class _Story:
                 f"The run to be killed ended with {ended.returncode}: {_last_lines(ended.stderr)}"
             )
         self._say(
-            "[bold red]killed[/] one run with SIGKILL, after its rows were in the table and before "
-            "it committed offsets"
+            ("killed", "bold red"),
+            " one run with SIGKILL, after its rows were in the table and before it committed "
+            "offsets",
         )
         return int(signal.SIGKILL)
 
     def end(self, figures: Mapping[str, Any], *, keep: bool) -> None:
         """Print where the files are, and what to do with the servers that run on."""
-        self._screen.print(f"     the table: {figures['table']}")
-        self._screen.print(f"     conf and reports: {figures['conf']}, {self._home / 'reports'}")
+        self._print(f"     the table: {figures['table']}")
+        self._print(f"     conf and reports: {figures['conf']}, {self._home / 'reports'}")
         if not keep:
-            self._screen.print(
+            self._print(
                 "     the servers are stopped; with --keep they run on for a pipeline of your own"
             )
             return
         zookeeper = self._cluster.zookeeper_connect
-        self._screen.print(
+        self._print(
             f"     ZooKeeper {zookeeper} and the brokers {self._cluster.bootstrap} run until "
             "Ctrl-C. In another terminal:"
         )
-        self._screen.print(f"       etl verify {figures['conf']}")
-        self._screen.print(
+        self._print(f"       etl verify {figures['conf']}")
+        self._print(
             f"       etl init --zookeeper {zookeeper} --topic {TOPIC} --table warehouse/{TOPIC}"
         )
 
@@ -416,12 +418,15 @@ class _Story:
             same = "each once, none missing"
         else:
             same = "THIS IS WRONG"
-        found = f"[bold green]{proof['found_rows']:,}[/] records in the table"
-        self._say(f"{found} of {self._produced:,} produced: {same}")
+        found = f" records in the table of {self._produced:,} produced: {same}"
+        self._say((f"{proof['found_rows']:,}", "bold green"), found)
 
-    def _say(self, sentence: str) -> None:
+    def _say(self, *parts: str | tuple[str, str]) -> None:
         seconds = time.monotonic() - self._began
-        self._screen.print(f"[dim]{seconds:5.1f} s[/]  {sentence}", markup=True)
+        self._print((f"{seconds:5.1f} s", "dim"), "  ", *parts)
+
+    def _print(self, *parts: str | tuple[str, str]) -> None:
+        self._screen.print(line_of(*parts))
 
 
 def _wait_for_interrupt() -> None:

@@ -9,15 +9,19 @@ import pytest
 from rich.console import Console
 
 from etl.cli import screens
+from etl.cli.common_options import print_error, print_note
 from etl.commands.doctor import Diagnosis
 from etl.commands.doctor_machine import Line, Verdict
 from etl.commands.plans import Preview
 from etl.decide.lag import Headroom
+from etl.errors import SettingsError
 from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, PlanKind
 from etl.report.lag import Lags, PartitionLag
 from etl.report.plan_json import describe_plan
+from etl.report.run_progress import Outcome
 from tests.builders import plain_plan, plain_snapshot
+from tests.reports import new_report
 
 PLANS: list[dict[str, Any]] = [
     {
@@ -152,3 +156,28 @@ def test_a_preview_counts_in_words(
     preview = Preview("next", (plan,), plain_snapshot({partition: (0, 10)}), tasks)
     lines = seen(monkeypatch, screens.show_preview, preview, terminal=False)
     assert lines[1] == f"1 record at most, about 1.0 KB, {words}"
+
+
+def test_texts_of_others_are_printed_without_markup_and_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "[/x] [incident 12] :smile: \x1b[2Jcleared\nup_to_date: No new records."
+    printed = r"[/x] [incident 12] :smile: \x1b[2Jcleared\nup_to_date: No new records."
+    report = new_report()
+    report.add(Outcome.PAUSED, hostile)
+    lines = seen(monkeypatch, screens.show_report, report, terminal=False)
+    assert lines == [f"paused: {printed}"]
+    shown = (
+        (screens.show_summary, hostile.replace("\n", " ")),
+        (screens.show_plan, describe_plan(plain_plan(2, reason=hostile), None)),
+        (screens.show_plans, [{**PLANS[0], "run_key": hostile}]),
+        (screens.show_doctor, Diagnosis((Line("topics", Verdict.OK, hostile),))),
+    )
+    for show, value in shown:
+        lines = seen(monkeypatch, show, value, terminal=False)
+        text = "".join(lines)
+        assert "[/x] [incident 12] :smile: " in text and text.isprintable(), show
+        assert not any(line.startswith("up_to_date") for line in lines)
+    print_error(SettingsError(hostile, action=hostile, reason=hostile), wants_json=False)
+    print_note(hostile)
+    assert "\x1b" not in capsys.readouterr().err

@@ -18,6 +18,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from etl.errors import NeedsDecision
 from etl.model.partitions import PartitionOffsets, TopicPartition
 from etl.model.plans import OffsetRange
 
@@ -85,6 +86,8 @@ LEAST_TASK_BYTES = 4 * 2**20
 """Smallest size of a task: to start one takes about as long as to read so many bytes."""
 LEAST_BYTES_PER_OFFSET = 2.0**-20
 """Smallest cost of an offset, also if all records are compacted away: costs are divisors."""
+MOST_PIECES = 1_000_000
+"""Most pieces of all ranges: 256 TB in tasks of 256 MiB. A damaged broker may report any end."""
 
 
 def split_ranges(
@@ -97,7 +100,8 @@ def split_ranges(
     """Return the ranges in pieces of about `target_bytes`, enough of them for `parallelism` tasks.
 
     `parallelism`: None if only the cluster knows the number of tasks that run at once. A range of
-    Jafka is split at `boundaries` only, so its pieces may be larger.
+    Jafka is split at `boundaries` only, so its pieces may be larger. Raises NeedsDecision for more
+    than `MOST_PIECES`.
     """
     ranges = list(wholes)
     # Ranges are split when they are planned, for the cores that the conf gives: results are per
@@ -106,26 +110,12 @@ def split_ranges(
         parallelism = ASSUMED_PARALLELISM
     even_part = bytes_of(ranges, bytes_per_offset) / max(1, parallelism)
     most_bytes = max(even_part, float(LEAST_TASK_BYTES))
-    pieces: list[OffsetRange] = []
+    counts = []
     for r in ranges:
-        pieces.extend(split_range(r, bytes_per_offset, target_bytes, most_bytes, boundaries))
-    return tuple(pieces)
-
-
-def split_range(
-    whole: OffsetRange,
-    bytes_per_offset: Mapping[TopicPartition, float],
-    target_bytes: int,
-    most_bytes: float = math.inf,
-    boundaries: Boundaries = NONE_KNOWN,
-) -> Iterator[OffsetRange]:
-    """Return pieces of even size: none much larger than `target_bytes`, none above `most_bytes`.
-
-    Pieces are larger where the partition may not be split. Nothing for an empty range.
-    """
-    cost = whole.size * cost_of(whole.partition, bytes_per_offset)
-    pieces = max(1, round(cost / target_bytes), _pieces_of_at_most(cost, most_bytes))
-    return _even_pieces(whole, min(whole.size, pieces), boundaries)
+        cost = r.size * cost_of(r.partition, bytes_per_offset)
+        count = max(1, round(cost / target_bytes), _pieces_of_at_most(cost, most_bytes))
+        counts.append(min(r.size, count))
+    return _split_evenly(ranges, counts, boundaries)
 
 
 def pack_tasks(
@@ -166,13 +156,12 @@ def split_by_offsets(
 ) -> tuple[OffsetRange, ...]:
     """Return the ranges in even pieces of at most `most` offsets.
 
-    Pieces are larger where the partition may not be split.
+    Pieces are larger where the partition may not be split. Raises NeedsDecision for more than
+    `MOST_PIECES`.
     """
-    pieces: list[OffsetRange] = []
-    for r in ranges:
-        count = -(-r.size // most)
-        pieces.extend(_even_pieces(r, count, boundaries))
-    return tuple(pieces)
+    wholes = list(ranges)
+    counts = [-(-r.size // most) for r in wholes]
+    return _split_evenly(wholes, counts, boundaries)
 
 
 def split_tasks(
@@ -192,6 +181,26 @@ def split_tasks(
                 read = ranges[i].size
             found[-1].append(i)
     return tuple(tuple(task) for task in found)
+
+
+def _split_evenly(
+    wholes: Sequence[OffsetRange], counts: Sequence[int], boundaries: Boundaries
+) -> tuple[OffsetRange, ...]:
+    """Return each range in as many even pieces as `counts` says."""
+    if sum(counts) > len(wholes) + MOST_PIECES:
+        count, largest = max(zip(counts, wholes, strict=True), key=lambda pair: pair[0])
+        raise NeedsDecision(
+            f"{largest.size:,} {largest.partition.unit}s would be read in {count:,} ranges, and "
+            f"all partitions together can have {MOST_PIECES:,}",
+            **largest.partition.place,
+            offset=largest.from_offset,
+            action=f"Check whether the log ends at {largest.until_offset}, as the broker reports. "
+            "If so, read less at once: limits.max_bytes_per_plan, in the data source endingOffsets",
+        )
+    pieces: list[OffsetRange] = []
+    for whole, count in zip(wholes, counts, strict=True):
+        pieces.extend(_even_pieces(whole, count, boundaries))
+    return tuple(pieces)
 
 
 def _even_pieces(whole: OffsetRange, pieces: int, boundaries: Boundaries) -> Iterator[OffsetRange]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from etl.decide.tasks import split_range
+from etl.decide.tasks import split_ranges
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
 from etl.model.plans import FileOptions, OffsetRange, Written
@@ -80,7 +80,7 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
         columns=raw_columns(),
         target_task_bytes=TARGET_TASK_BYTES,
     )
-    ranges = list(split_range(whole, {whole.partition: float(size)}, TARGET_TASK_BYTES))
+    ranges = split_ranges([whole], {whole.partition: float(size)}, TARGET_TASK_BYTES, 1)
     each = [[i] for i in range(len(ranges))]
     names = ("topic_ids", "leader_epochs", "incarnations", "cleanups", "fingerprints")
     nothing: dict[str, Any] = {name: {} for name in names}

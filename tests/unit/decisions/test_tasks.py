@@ -14,9 +14,10 @@ from etl.decide.tasks import (
     ASSUMED_PARALLELISM,
     LEAST_TASK_BYTES,
     pack_tasks,
-    split_range,
+    split_by_offsets,
     split_ranges,
 )
+from etl.errors import NeedsDecision
 from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.settings.sections import LimitsSettings
@@ -113,7 +114,7 @@ def test_the_pieces_of_a_range_are_the_range(
     start: int, size: int, cost: float, target: int
 ) -> None:
     whole = OffsetRange(A, start, start + size, Leader(BROKER))
-    pieces = list(split_range(whole, {A: cost}, target))
+    pieces = split_ranges([whole], {A: cost}, target, 1)
     assert [
         offset for piece in pieces for offset in range(piece.from_offset, piece.until_offset)
     ] == list(range(start, start + size))
@@ -232,3 +233,12 @@ def test_little_is_not_cut_for_the_sake_of_many_cores() -> None:
 def test_where_only_the_cluster_knows_its_cores_some_are_assumed() -> None:
     whole = OffsetRange(A, 0, 1_000_000, Leader(BROKER))
     assert len(split_ranges([whole], {A: 1000.0}, 2**30, None)) == ASSUMED_PARALLELISM
+
+
+def test_an_end_that_no_log_has_is_rejected_before_its_pieces_are_made() -> None:
+    whole = OffsetRange(A, 5, 2**63 - 1, None)
+    with pytest.raises(NeedsDecision, match=r"9,223,372,036,854,775,802 offsets") as rejected:
+        split_ranges([whole], {}, 2**28, 8)
+    assert rejected.value.where == {"topic": A.topic, "partition": A.partition, "offset": 5}
+    with pytest.raises(NeedsDecision):
+        split_by_offsets([whole], 1000)

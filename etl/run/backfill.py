@@ -37,7 +37,14 @@ from etl.decide.next_step import repaired
 from etl.decide.plan_replacement import in_place_of
 from etl.decide.replay import times_to_look_up
 from etl.decide.table_storage import describe_time_zones
-from etl.errors import DataLoss, ExpiredOffsets, NeedsDecision, Owned, SettingsError
+from etl.errors import (
+    DataLoss,
+    ExpiredOffsets,
+    NeedsDecision,
+    Owned,
+    SettingsError,
+    Unreachable,
+)
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
@@ -126,11 +133,7 @@ def _requested(
     found = services.backfills.read(name)
     if found is None:
         if begun:
-            raise SettingsError(
-                f"Backfill {name} was deleted while it was loaded; the loaded rows stay",
-                key="NAME",
-                action="Check with `etl backfills list CONF`",
-            )
+            raise _deleted_error(name)
         if request is None:
             raise no_such_backfill()
         return request
@@ -139,6 +142,15 @@ def _requested(
     if begun is None:
         return _with_losses_of_plans(services, found)
     return found
+
+
+def _deleted_error(name: str) -> SettingsError:
+    """Return the error of a driver whose backfill an operator has deleted."""
+    return SettingsError(
+        f"Backfill {name} was deleted while it was loaded; the loaded rows stay",
+        key="NAME",
+        action="Check with `etl backfills list CONF`",
+    )
 
 
 def no_such_backfill() -> SettingsError:
@@ -213,7 +225,7 @@ def _take_turn(
         report.backfill = BackfillProgress(current.offsets - count_offsets(left), current.offsets)
         report.planned(plan, goes_on=True)
         _report_notes(plan, step.snapshot, report)
-    with _naming_way_out(name):
+    with _naming_way_out(services, name):
         executed = execute(services, plan, snapshot, settings, report)
     if executed is None:
         return _Turn(current, left=count_offsets(left), is_conflict=True)
@@ -267,7 +279,7 @@ def _stored_plan(
     Raises as `plan_backfill`, and BrokerUnreachable if no partition can be read.
     """
     now_ms = services.now_ms()
-    with _naming_way_out(backfill.name):
+    with _naming_way_out(services, backfill.name):
         plan = plan_backfill(backfill, left, state, snapshot, settings, now_ms=now_ms)
     if plan is None:
         raise incomplete_error(backfill, left)
@@ -289,13 +301,18 @@ def _report_notes(plan: Plan, snapshot: Snapshot, report: Report) -> None:
 
 
 @contextlib.contextmanager
-def _naming_way_out(name: str) -> Iterator[None]:
+def _naming_way_out(services: Services, name: str) -> Iterator[None]:
     """Context manager: the actions of errors about a plan of the backfill name its deletion, where
     they name a command for plans of runs, or none.
+
+    Raises SettingsError if the backfill was deleted meanwhile: there is nothing to decide then.
     """
     try:
         yield
     except (NeedsDecision, DataLoss, SettingsError) as error:
+        with contextlib.suppress(Unreachable):  # the error itself is more than that
+            if services.backfills.read(name) is None:
+                raise _deleted_error(name) from error
         error.action = action_for_backfill(error.action, name)
         raise
 

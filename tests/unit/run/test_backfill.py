@@ -440,6 +440,19 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     )
 
 
+def test_the_driver_of_a_deleted_backfill_that_wakes_up_does_not_advise_to_delete_it() -> None:
+    outside = live(5, 5, 5)
+
+    def slept(step: str, when: When) -> None:
+        if (step, when) == ("fetch", When.BEFORE):
+            outside.backfills.clear()
+            for log in outside.logs.values():
+                log.log_start = 5
+
+    with pytest.raises(SettingsError, match="Backfill old was deleted while it was loaded"):
+        filled(outside, at=slept)
+
+
 def test_offsets_that_were_set_back_into_the_request_are_left_to_runs_and_not_called_loaded() -> (
     None
 ):

@@ -117,7 +117,8 @@ class InitRequest:
             file_name = self.out.stem
         table_name = self.table.rstrip("/").rpartition("/")[2]
         name = self.pipeline or file_name or topic or table_name
-        return _NOT_IN_NAMES.sub("-", name).strip("-") or "pipeline"
+        # Topics may begin with these characters, names of pipelines may not.
+        return _NOT_IN_NAMES.sub("-", name).rstrip("-").lstrip("._-") or "pipeline"
 
     @property
     def path(self) -> Path:

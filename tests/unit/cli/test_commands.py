@@ -71,6 +71,21 @@ def test_an_invalid_argument_is_named(
     assert named in capsys.readouterr().err
 
 
+NAMED = {"partition": "-clicks:0", "topic": "-clicks", "skip": "-clicks:0:1-2"}
+OF_TOPICS = [name for name in OF_A_CONF if any(p.name in NAMED for p in COMMANDS[name].params)]
+
+
+@pytest.mark.parametrize("name", OF_TOPICS)
+def test_a_topic_that_begins_with_a_dash_can_be_named(name: str) -> None:
+    words = name.split()
+    for one in COMMANDS[name].params:
+        if one.param_type_name == "argument":
+            words.append("no/such.yaml" if one.name == "conf" else "1")
+        elif one.name in NAMED or one.required:
+            words += [one.opts[0], NAMED.get(one.name, "1")]
+    assert run_etl(*words, "--json").document["where"] == {"path": "no/such.yaml"}
+
+
 def test_a_position_counts_back_from_now_or_from_the_end_or_is_absolute() -> None:
     assert parse_position("-10000", "--to") == BeforeEnd(10000)
     assert parse_position("1200", "--to") == 1200

@@ -622,6 +622,7 @@ CHECKS = (
     Check("transform", doctor_machine.transform, gives=Fact.TRANSFORM),
     Check("report folder", doctor_machine.report_folder),
     Check("metrics folder", doctor_machine.metrics_folder),
+    Check("secret files", doctor_machine.secret_files),
     Check("ZooKeeper", doctor_services.servers, gives=Fact.ZOOKEEPER),
     Check("request limit", doctor_services.request_limit, needs=(Fact.ZOOKEEPER,)),
     Check("chroot", doctor_services.chroot, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),

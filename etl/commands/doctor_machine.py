@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -32,7 +34,8 @@ from etl.io.report_files import installed_version
 from etl.io.spark.session import WHERE_JARS_ARE, is_submitted
 from etl.io.spark.session import time_zone as session_time_zone
 from etl.reader.batch_transform import load_function
-from etl.settings.sections import Settings
+from etl.settings.secrets import place_of_file
+from etl.settings.sections import Settings, files_of_secrets
 from etl.testkit.java_and_jars import DELTA_VERSION, cached_delta_jars, find_java, java_version
 
 if TYPE_CHECKING:
@@ -413,6 +416,27 @@ def metrics_folder(name: str, findings: Findings) -> Iterator[Line]:
             "Check metrics.path, the folder and its permissions. "
             "Until then the file keeps the values of an earlier run",
         )
+
+
+def secret_files(name: str, findings: Findings) -> Iterator[Line]:
+    """Check who can read the files of secrets. Yields no line without such files.
+
+    A missing file is reported by the connection that needs it.
+    """
+    files = {}
+    for key, file in sorted(files_of_secrets(findings.settings).items()):
+        with contextlib.suppress(OSError):
+            files[key] = Path(place_of_file(file))
+            mode = stat.S_IMODE(files[key].stat().st_mode)
+            if mode & stat.S_IRWXO:
+                yield advice(
+                    name,
+                    f"{files[key]} ({key}) is open to every user of this machine: mode {mode:04o}",
+                    f"Run `chmod o= {shlex.quote(str(files[key]))}`",
+                )
+                return
+    if files:
+        yield ok(name, ", ".join(map(str, files.values())))
 
 
 def _check_folder(name: str, folder: Path) -> Line:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from etl.errors import EtlError, NotKafka, PermissionDenied, SettingsError
 from etl.model.security import LocalFile, SecretRef, Tls
-from etl.settings.secrets import place_of_file, resolve_secret
+from etl.settings.secrets import open_regular, place_of_file, resolve_secret
 
 
 class ConnectionBroken(ConnectionError):
@@ -243,9 +243,10 @@ def _names(
 
 def _context(tls: Tls, peer: Peer) -> ssl.SSLContext:
     ca_file = None
-    if tls.ca_file is not None:
-        ca_file = place_of_file(tls.ca_file)
     with _translating(peer.key("ca_file"), tls.ca_file, peer):
+        if tls.ca_file is not None:
+            ca_file = place_of_file(tls.ca_file)
+            open_regular(ca_file).close()
         context = ssl.create_default_context(cafile=ca_file)
     if tls.cert_file is not None:
         _load_own(context, tls.cert_file, tls, peer)
@@ -258,7 +259,7 @@ def _load_own(context: ssl.SSLContext, cert_file: LocalFile, tls: Tls, peer: Pee
     for name, file in ((cert, cert_file), (key, tls.key_file)):
         with _translating(name, file, peer):
             if file is not None:
-                open(place_of_file(file), "rb").close()
+                open_regular(place_of_file(file)).close()
     password = _Password(tls.key_password, peer.key("key_password"))
     if tls.key_file is None:
         with _translating(cert, cert_file, peer, password):

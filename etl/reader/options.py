@@ -431,7 +431,7 @@ def with_pipeline_advice(error: EtlError) -> EtlError:
     if isinstance(error, DataLoss):
         return _add_advice(error, "Check source.on_data_loss, too")
     if isinstance(error, MessageTooLarge):
-        return _add_advice(error, "Raise source.max_batch_bytes")
+        return _add_advice(error, "For such batches raise source.max_batch_bytes")
     if isinstance(error, RecordTooLarge):
         return _add_advice(error, SEE_SUPERSEDE)
     if isinstance(error, TopicRecreated):
@@ -459,7 +459,7 @@ def with_option_advice(error: EtlError) -> EtlError:
     if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.action:
         return _add_advice(error, "Set failOnDataLoss: false to read what the partition has")
     if isinstance(error, MessageTooLarge):
-        return _add_advice(error, "Raise the option max_batch_bytes")
+        return _add_advice(error, "For such batches raise the option max_batch_bytes")
     if isinstance(error, RecordTooLarge):
         return _add_advice(
             error,

@@ -9,6 +9,7 @@ Plain Python, no file access.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from enum import Enum
@@ -136,7 +137,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split `host:port`, or `[v6]:port`. Raises ValueError."""
     host, _, port = address.rpartition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) <= 5
-    if not host or not is_number or not 0 < int(port) < 65536:
+    if not is_number or not 0 < int(port) < 65536 or not _is_host(host):
         raise ValueError(f"{address!r} is not host:port")
     try:
         # A connect encodes the name, too, and would raise this error instead of an OSError.
@@ -144,6 +145,21 @@ def split_address(address: str) -> tuple[str, int]:
     except UnicodeError as error:
         raise ValueError(f"{host!r} is not a host name: {error}") from None
     return host.strip("[]"), int(port)
+
+
+def _is_host(text: str) -> bool:
+    """True for a name or an IPv4 address, and for an IPv6 address in brackets.
+
+    Names may have an underscore and letters of all languages. Other characters have a meaning in
+    URLs, as which kazoo reads addresses.
+    """
+    if not text.startswith("["):
+        return re.fullmatch(r"[\w.-]+", text) is not None
+    try:
+        ipaddress.IPv6Address(text[1:].removesuffix("]"))
+    except ValueError:
+        return False
+    return text.endswith("]")
 
 
 def split_connect(connect: str) -> tuple[tuple[tuple[str, int], ...], str]:

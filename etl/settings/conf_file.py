@@ -27,7 +27,7 @@ import yaml
 from etl.errors import SettingsError
 from etl.model.security import LocalFile, parse_reference
 from etl.settings.choices import is_url
-from etl.settings.secrets import FILE_KEYS, SECRET_KEYS, SECRET_MAX_BYTES, read_text
+from etl.settings.secrets import FILE_KEYS, SECRET_KEYS, read_text, read_value
 
 CONF_MAX_BYTES = 2**20
 CONF_MAX_DEPTH = 50
@@ -142,6 +142,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+_SPARK = "spark."
 
 
 def reference_at(document: Any, loc: Sequence[int | str]) -> str | None:
@@ -161,8 +162,9 @@ def reference_at(document: Any, loc: Sequence[int | str]) -> str | None:
 
 
 def resolve(value: Any, path: str | None, key: str = "") -> Any:
-    """Replace `${env:NAME}` and `${file:/path}` in every string, except in secret keys. Raises
-    SettingsError for a reference that cannot be read.
+    """Replace `${env:NAME}` in every string, and `${file:/path}` in properties of Spark; secret keys
+    keep their references. Raises SettingsError for a reference that cannot be read, and for a file
+    in any other key: messages show the values of these keys.
     """
     if isinstance(value, dict):
         return {k: resolve(v, path, f"{key}.{k}".lstrip(".")) for k, v in value.items()}
@@ -180,11 +182,17 @@ def resolve(value: Any, path: str | None, key: str = "") -> Any:
 
 def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
     source = "environment variable" if kind == "env" else "file"
+    if kind == "file" and not key.startswith(_SPARK):
+        raise SettingsError(
+            f"The value refers to the file {name}, and only secrets and Spark's properties may",
+            path=path,
+            key=key,
+            action="Write the value, or refer to an environment variable: ${env:NAME}",
+        )
     try:
         if kind == "env":
             return os.environ[name]
-        file = os.path.join(_folder(path) or "", name)
-        return read_text(file, SECRET_MAX_BYTES).strip()
+        return read_value(os.path.join(_folder(path) or "", name))
     except (KeyError, OSError, ValueError) as error:
         raise SettingsError(
             f"The value refers to the {source} {name}, which cannot be read",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, BinaryIO, Self
 
 from pydantic import (
     BaseModel,
@@ -36,7 +37,35 @@ def read_text(path: str | Path, most: int) -> str:
     ValueError for a larger file and for invalid UTF-8.
     """
     with open(path, "rb") as file:
-        content = file.read(most + 1)
+        return _text_of(file, most)
+
+
+def read_value(path: str | Path) -> str:
+    """Read the one value of a file: its text without a byte order mark and without blanks around.
+
+    Raises OSError, and ValueError as `read_text` and for a file that is not a regular one.
+    """
+    with open_regular(path) as file:
+        return _text_of(file, SECRET_MAX_BYTES).removeprefix("\ufeff").strip()
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a regular file to read. Raises OSError, and ValueError for a pipe or a device, which
+    could be waited for without end.
+    """
+    file = open(path, "rb", opener=_open_without_waiting)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError("it is not a regular file")
+    return file
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _text_of(file: BinaryIO, most: int) -> str:
+    content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"it is larger than {most:,} bytes")
     return content.decode("utf-8")
@@ -64,6 +93,8 @@ FILE_KEYS = frozenset(
     for name in ("ca_file", "cert_file", "key_file")
 )
 """Files that each connecting process opens on its own machine."""
+PRIVATE_KEYS = ("source.security.tls.key_file", "zookeeper.tls.key_file")
+"""Those of these files that contain a secret."""
 
 
 def is_secret(key: str) -> bool:
@@ -132,7 +163,7 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
     else:
         source, name = "file", place_of_file(secret.file)
     try:
-        return _variable(secret.name) if secret.kind == "env" else _content(secret.file)
+        return _variable(secret.name) if secret.kind == "env" else read_value(name)
     except (KeyError, OSError, ValueError) as error:
         reason = ""
         if not isinstance(error, (KeyError, FileNotFoundError)):
@@ -175,10 +206,6 @@ def _variable(name: str) -> str:
     value = os.environ[name]
     value.encode()  # raises for surrogates here, before a message could print the value
     return value
-
-
-def _content(file: LocalFile) -> str:
-    return read_text(place_of_file(file), SECRET_MAX_BYTES).strip()
 
 
 _shipped: list[str] = []

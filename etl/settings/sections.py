@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from etl.model.partitions import BrokerFamily, GroupProtocol, Membership, OffsetsStorage
+from etl.model.security import LocalFile, SecretRef
 from etl.settings import choices
 from etl.settings.choices import (
     CommitWhen,
@@ -34,6 +35,8 @@ from etl.settings.secrets import (
     INT64,
     NAME,
     PIPELINE_NAME,
+    PRIVATE_KEYS,
+    SECRET_KEYS,
     ByteSize,
     PositiveByteSize,
     Section,
@@ -469,6 +472,22 @@ class Settings(Section):
 def name_in_files(group: str, pipeline: str) -> str:
     """Return `Settings.name_in_files` of a group and a pipeline."""
     return f"{group}+{pipeline}"
+
+
+def files_of_secrets(settings: Settings) -> dict[str, LocalFile]:
+    """Return the files that contain secrets, by key: references, and keys of certificates."""
+    files = {}
+    for key in (*SECRET_KEYS, *PRIVATE_KEYS):
+        if key.endswith(".username"):
+            continue  # may be a reference, and is not secret
+        value: Any = settings
+        for name in key.split("."):
+            value = getattr(value, name)
+        if isinstance(value, SecretRef) and value.kind == "file":
+            files[key] = value.file
+        elif isinstance(value, LocalFile):
+            files[key] = value
+    return files
 
 
 def _spark_text(value: Any) -> Any:

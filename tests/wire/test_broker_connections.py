@@ -144,7 +144,7 @@ def test_a_batch_beyond_the_largest_response_is_too_large(broker: FakeBroker) ->
     broker.append("demo", 2, encode(Batch(0, [Rec(0, b"x" * 100_000)])))
     with SimpleConsumer(broker.host, broker.port, max_response_bytes=50_000) as small:
         with pytest.raises(
-            MessageTooLarge, match="with a fetch limit of 100[0-9]+ bytes"
+            MessageTooLarge, match="the response that it fills has 100,[0-9]+ bytes"
         ) as raised:
             small.fetch("demo", 2, 0)
         assert raised.value.where == {
@@ -159,6 +159,15 @@ def test_a_batch_beyond_the_largest_response_is_too_large(broker: FakeBroker) ->
             small.multifetch(both)
         assert raised.value.where["one_of"] == "demo 2, demo 0"
         assert bytes(small.fetch("demo", 0, 0).records) == BATCH
+
+
+def test_no_limit_is_raised_to_a_size_that_no_conf_allows(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
+    first_request = (1).to_bytes(4, "big")
+    broker.script[FETCH].append(instead(b"\x7f\xff\xff\xff" + first_request))
+    with pytest.raises(CorruptData, match="claims 2147483647 bytes"):
+        hello(consumer)
 
 
 def test_another_response_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:

@@ -39,6 +39,7 @@ from etl.io.tls import ConnectionBroken
 from etl.kafka.broker_type_interface import BrokerProtocol, Request
 from etl.model.plans import Requests
 from etl.model.security import OPEN, Security
+from etl.settings.choices import MAX_BATCH_BYTES_MOST
 
 
 class ImpossibleSize(ValueError):
@@ -333,16 +334,17 @@ def response_too_large(
     """Return the error for a fetch response that is too large.
 
     If it has our correlation id it is the broker's: only a record batch may exceed the requested
-    size (KIP-74).
+    size (KIP-74). No conf allows more than `MAX_BATCH_BYTES_MOST`.
     """
-    if not size.second or int.from_bytes(size.second, "big", signed=True) != correlation_id:
+    is_ours = size.second and int.from_bytes(size.second, "big", signed=True) == correlation_id
+    if not is_ours or int.from_bytes(size.first, "big") > MAX_BATCH_BYTES_MOST:
         return impossible_size(address, size)
     found = int.from_bytes(size.first, "big")
     return MessageTooLarge(
         f"A record batch is too large: the response that it fills has {found:,} bytes, and the"
         f" limit is {max_bytes:,}",
-        action="Check the topic's max.message.bytes, and the executors' memory: with a fetch limit"
-        f" of {found} bytes the record batch is read",
+        action="Compare the size with the topic's max.message.bytes: if no batch can be as large,"
+        " something between here and the broker alters bytes. Check the executors' memory, too",
         broker=address,
         **place,
     )

@@ -164,3 +164,21 @@ def line_of_package(monkeypatch: pytest.MonkeyPatch, version: str | None) -> Lin
     monkeypatch.setattr(doctor_machine, "installed_version", installed)
     (line,) = lines_of(doctor_machine.packages)
     return line
+
+
+def test_a_file_with_a_secret_that_every_user_can_read_is_named(tmp_path: Path) -> None:
+    secret, key = tmp_path / "secret", tmp_path / "key.pem"
+    login = {"scheme": "sasl", "username": "etl", "password": f"${{file:{secret}}}"}
+    tls = {"cert_file": "c.pem", "key_file": str(key)}
+    sections = {"zookeeper": {"auth": login, "tls": tls}}
+    for path in (secret, key):
+        path.touch()
+        path.chmod(0o640)
+    [line] = lines_of(doctor_machine.secret_files, **sections)
+    assert line.verdict is Verdict.OK
+    for path in (secret, key):
+        path.chmod(0o644)
+        [line] = lines_of(doctor_machine.secret_files, **sections)
+        assert line.verdict is Verdict.ADVICE and str(path) in line.found and "0644" in line.found
+        path.chmod(0o600)
+    assert lines_of(doctor_machine.secret_files) == []

@@ -110,16 +110,16 @@ def test_what_cannot_be_defaults_is_refused_with_both_files(
 
 
 def test_a_mistake_is_reported_with_both_files_and_without_secrets_of_the_defaults(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {"max_records_per_plan": "${file:word}"}
+    limits = {"max_records_per_plan": "${env:WORD}"}
     conf = written(tmp_path, {**SHARED, "limits": limits, "grop": "x"})
-    (tmp_path / "shared" / "word").write_text("s3cret")
+    monkeypatch.setenv("WORD", "s3cret")
     with pytest.raises(SettingsError) as caught:
         load_settings(conf)
     assert caught.value.where["path"] == str(conf)
     assert caught.value.where["defaults"].endswith("shared/defaults.yaml")
-    message = "refers to a value that it does not accept: ${file:word}"
+    message = "refers to a value that it does not accept: ${env:WORD}"
     assert "grop" in caught.value.message and message in caught.value.message
     assert "s3cret" not in str(caught.value)
 

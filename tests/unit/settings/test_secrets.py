@@ -5,6 +5,7 @@ pickle or document contains one.
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import socket
 import time
@@ -164,20 +165,24 @@ def test_a_mistake_in_a_plain_secret_is_reported_without_it(login: Login) -> Non
 def test_a_missing_secret_is_reported_with_its_key_the_machine_and_the_place(
     tmp_path: Path,
 ) -> None:
-    there, latin, absent = (tmp_path / name for name in ("there", "latin", "absent"))
-    there.write_text(f"{SECRET}\n")
+    there, latin, pipe, absent = (tmp_path / name for name in ("there", "latin", "pipe", "absent"))
+    there.write_text(f"\ufeff{SECRET}\r\n")
     latin.write_bytes(b"\xff\xfe")
+    os.mkfifo(pipe)
     assert resolve_secret(SecretRef("file", "there", str(tmp_path)), "k") == SECRET
     for secret, message in (
         (SecretRef("file", "absent", str(tmp_path)), f"the file {absent}, which cannot be read"),
         (SecretRef("env", "NO_SUCH"), "the environment variable NO_SUCH, which cannot be read"),
         (SecretRef("file", str(tmp_path)), ".*, which cannot be read: Is a directory"),
         (SecretRef("file", str(latin)), ".*, which cannot be read: it is not UTF-8"),
+        (SecretRef("file", str(pipe)), ".*, which cannot be read: it is not a regular file"),
     ):
         with pytest.raises(SettingsError, match=f"k refers to {message}") as refused:
             resolve_secret(secret, "k")
         where = refused.value.where
         assert refused.value.exit_code == 2 and where["key"] == "k" and where["host"]
+    with pytest.raises(SettingsError, match="it is not a regular file"), socket.socket() as none:
+        wrap(none, "b", Tls(LocalFile(str(pipe))), "b:1")
 
 
 def test_a_file_that_is_missing_beside_the_conf_is_only_found_among_those_that_spark_shipped(
@@ -311,3 +316,21 @@ def test_no_log_contains_kazoos_messages_about_a_login_or_a_sessions_password(
         logger.log(logging.DEBUG, *value)
         logger.debug("Sending request(xid=%s): %s", 2, "an ordinary one")
     assert SECRET not in caplog.text and "an ordinary one" in caplog.text
+
+
+def test_a_reference_takes_its_value_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ZOO", "10.0.0.1:2181")
+    (tmp_path / "key").write_text("s3cret\n")
+    spark = {"spark.password": f"${{file:{tmp_path}/key}}"}
+    found = plain_settings(zookeeper={"connect": "${env:ZOO}/kafka"}, spark=spark)
+    assert found.zookeeper.connect == "10.0.0.1:2181/kafka"
+    assert found.spark == {"spark.password": "s3cret"}
+    for key, value in (
+        ("zookeeper", {"connect": spark["spark.password"]}),
+        ("pipeline", "${file:key}"),
+    ):
+        with pytest.raises(SettingsError, match="refers to the file") as refused:
+            plain_settings(**{key: value})
+        assert refused.value.exit_code == 2 and "s3cret" not in str(refused.value)

@@ -182,7 +182,8 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "source.assume_cluster_id": ["a/b"],
     "zookeeper": ["127.0.0.1:2181"],
     "zookeeper.connect": ["", "127.0.0.1", "127.0.0.1:port"]
-    + ["a:1,,b:2", "a:1/b,c:2/b", "a:1//b", "a:1/../b"],
+    + ["a:1,,b:2", "a:1/b,c:2/b", "a:1//b", "a:1/../b"]
+    + ["a:b:c:2181", "user@a:2181", "a#b:2181", "[a]:2181", "::1:2181"],
     "zookeeper.session_timeout_s": ["soon", True],
     "source.topics": ["", [], ["("]],
     "source.exclude_topics": [["a{99999999999999}"]],

@@ -106,6 +106,25 @@ def test_only_requested_offsets_are_read_with_their_versions(
     assert group.committed([A, OLD, C, OTHER]) == {A: Committed(18, 1), OLD: Committed(5, 0)}
 
 
+def test_of_very_many_topics_only_those_with_znodes_are_asked_for(
+    group: ConsumerGroup, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [f"topic-{number}" for number in range(100_000)]
+    partitions = [TopicPartition(topic, 0) for topic in topics]
+    assert group.committed(partitions) == {} == group.owners(topics)
+    set_offset(client, partitions[7], b"5")
+    asked: list[str] = []
+    children_of = client.get_children_async
+
+    def noting(path: str, *options: Any, **more: Any) -> Any:
+        asked.append(path)
+        return children_of(path, *options, **more)
+
+    monkeypatch.setattr(client, "get_children_async", noting)
+    assert group.committed(partitions) == {partitions[7]: Committed(5, 0)}
+    assert asked == ["/consumers/g/offsets", "/consumers/g/offsets/topic-7"]
+
+
 @pytest.mark.parametrize("text", [b"null", b"-1", b"12\n", b"\xff"])
 def test_text_that_is_no_number_is_a_bad_offset_that_names_the_znode(
     group: ConsumerGroup, client: KazooClient, text: bytes

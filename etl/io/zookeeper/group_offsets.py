@@ -67,6 +67,10 @@ def ensure_offset_parents(
     ensure_each(zookeeper, [paths.offsets_of(topic) for topic in topics])
 
 
+_TOPICS_ASKED_FOR = 1000
+"""For more topics one request finds first those that have znodes: each topic is a request."""
+
+
 class ConsumerGroup:
     """Offsets, owners and consumers of one group. Raises what `ZooKeeper` raises.
 
@@ -91,7 +95,7 @@ class ConsumerGroup:
 
     def owners(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
         """Return the owners of these topics' partitions."""
-        partitions = self._ours(self._partitions_below(topics, self._group.owners_of))
+        partitions = self._ours(self._partitions_below(topics, self._group.owners))
         owners = {}
         for partition, payload in payload_of_each(
             self._zookeeper, partitions, self._group.owner
@@ -112,7 +116,7 @@ class ConsumerGroup:
         """
         wanted = set(partitions)
         topics = {partition.topic for partition in wanted}
-        stored = self._partitions_below(topics, self._group.offsets_of)
+        stored = self._partitions_below(topics, self._group.offsets)
         existing = [partition for partition in stored if partition in wanted]
         paths = [self._group.offset(partition) for partition in existing]
         committed = {}
@@ -151,28 +155,29 @@ class ConsumerGroup:
 
         The partition itself may not exist any more.
         """
-        topics = []
-        for topic in self._zookeeper.children(self._group.offsets) or ():
-            if is_wanted(topic):
-                topics.append(topic)
-        return set(self._ours(self._partitions_below(topics, self._group.offsets_of)))
+        topics = filter(is_wanted, self._zookeeper.children(self._group.offsets) or ())
+        return set(self._ours(self._partitions_of(sorted(topics), self._group.offsets)))
 
     def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Return the partitions of the other broker type with offsets, which are left alone."""
-        partitions = self._partitions_below(topics, self._group.offsets_of)
+        partitions = self._partitions_below(topics, self._group.offsets)
         return [partition for partition in partitions if partition.is_physical != self._physical]
 
     def _ours(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         return [partition for partition in partitions if partition.is_physical == self._physical]
 
-    def _partitions_below(
-        self, topics: Iterable[str], path_of: Callable[[str], str]
-    ) -> list[TopicPartition]:
+    def _partitions_below(self, topics: Iterable[str], parent: str) -> list[TopicPartition]:
+        """Return the partitions of these topics that the znodes below `parent` name."""
+        wanted = set(topics)
+        if len(wanted) > _TOPICS_ASKED_FOR:
+            wanted &= set(self._zookeeper.children(parent) or ())
+        return self._partitions_of(sorted(wanted), parent)
+
+    def _partitions_of(self, topics: Sequence[str], parent: str) -> list[TopicPartition]:
         """Return the partitions that the children of the topics' znodes name."""
-        wanted = sorted(set(topics))
-        paths = [path_of(topic) for topic in wanted]
+        paths = [f"{parent}/{topic}" for topic in topics]
         partitions = []
-        for topic, keys in zip(wanted, children_of_each(self._zookeeper, paths), strict=True):
+        for topic, keys in zip(topics, children_of_each(self._zookeeper, paths), strict=True):
             for key in keys:
                 partition = parse_partition_key(topic, key)
                 if partition:

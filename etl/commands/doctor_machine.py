@@ -423,20 +423,23 @@ def secret_files(name: str, findings: Findings) -> Iterator[Line]:
 
     A missing file is reported by the connection that needs it.
     """
-    files = {}
+    private = []
     for key, file in sorted(files_of_secrets(findings.settings).items()):
-        with contextlib.suppress(OSError):
-            files[key] = Path(place_of_file(file))
-            mode = stat.S_IMODE(files[key].stat().st_mode)
-            if mode & stat.S_IRWXO:
-                yield advice(
-                    name,
-                    f"{files[key]} ({key}) is open to every user of this machine: mode {mode:04o}",
-                    f"Run `chmod o= {shlex.quote(str(files[key]))}`",
-                )
-                return
-    if files:
-        yield ok(name, ", ".join(map(str, files.values())))
+        path = place_of_file(file)
+        try:
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        except OSError:
+            continue
+        if mode & stat.S_IRWXO:
+            yield advice(
+                name,
+                f"{path} ({key}) is open to every user of this machine: mode {mode:04o}",
+                f"Run `chmod o= {shlex.quote(path)}`",
+            )
+        else:
+            private.append(path)
+    if private:
+        yield ok(name, ", ".join(private))
 
 
 def _check_folder(name: str, folder: Path) -> Line:

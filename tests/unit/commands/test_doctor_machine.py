@@ -178,7 +178,8 @@ def test_a_file_with_a_secret_that_every_user_can_read_is_named(tmp_path: Path) 
     assert line.verdict is Verdict.OK
     for path in (secret, key):
         path.chmod(0o644)
-        [line] = lines_of(doctor_machine.secret_files, **sections)
+        [line, other] = lines_of(doctor_machine.secret_files, **sections)
         assert line.verdict is Verdict.ADVICE and str(path) in line.found and "0644" in line.found
+        assert other.verdict is Verdict.OK and str(path) not in other.found
         path.chmod(0o600)
     assert lines_of(doctor_machine.secret_files) == []

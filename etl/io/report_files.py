@@ -30,6 +30,7 @@ from etl.report.run_history import PastRun, outdated, past_run, run_ids
 from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
 from etl.settings.load import Change, describe_overrides
+from etl.settings.secrets import open_regular
 from etl.settings.sections import Settings, name_in_files
 
 
@@ -265,8 +266,9 @@ def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | 
 def _last_success_s(path: Path, report: Report) -> float | None:
     """Return this pipeline's last success in the file; None without one."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeDecodeError):
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8")
+    except (FileNotFoundError, ValueError):  # ValueError: a pipe, or invalid UTF-8
         return None
     return last_success_of(text, report)
 

@@ -117,6 +117,10 @@ def test_no_file_is_written_through_a_link_that_another_user_made(
         link.symlink_to(theirs)
     ran(reports, settings=plain_settings(metrics={"path": str(metrics)}))
     assert not metrics.is_symlink() and names(reports) == files_of(1)
+    metrics.unlink()
+    os.mkfifo(metrics)
+    ran(reports, settings=plain_settings(metrics={"path": str(metrics)}))
+    assert metrics.is_file()
     monkeypatch.setattr("secrets.token_hex", lambda _: "known")
     with pytest.raises(FileExistsError):
         write_whole(metrics, "x")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from etl.errors import BrokerRefusal, OtherRelease, SettingsError
+from etl.errors import BrokerRefusal, EtlError, OtherRelease, SettingsError
 from etl.kafka.request_values import (
     ClusterMetadata,
     CommittedOffsets,
@@ -65,6 +65,8 @@ class Request(Generic[Answer]):
     check_if_truncated: str = ""
     """What to check if the broker closes the connection, where that is how it rejects this request.
     """
+    read_arrived: Callable[[memoryview, EtlError], Reply[Answer]] | None = None
+    """Parses the beginning of a response that ended with this error; None: it is useless."""
 
 
 class GroupRequests:

@@ -31,7 +31,7 @@ from uuid import UUID
 
 from kafka.protocol.producer import ProduceRequest
 
-from etl.errors import BrokerRefusal, SettingsError
+from etl.errors import BrokerRefusal, CorruptData, EtlError, SettingsError
 from etl.kafka.kafka_python_messages import isolation_level, or_minus_one, or_none
 from etl.kafka.primitives import Reader, Writer
 from etl.kafka.request_values import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
@@ -133,21 +133,45 @@ def _write_wanted(out: _Request, version: int, wanted: FetchTarget) -> None:
 
 
 def parse_fetch(
-    version: int, body: memoryview, wanted: Sequence[FetchTarget] = (), **place: Any
+    version: int,
+    body: memoryview,
+    wanted: Sequence[FetchTarget] = (),
+    *,
+    cut: EtlError | None = None,
+    **place: Any,
 ) -> FetchAnswer:
     """Parse the response to a request for `wanted`: the bytes after the correlation id.
 
     `records` of each partition are slices of `body`, valid until its buffer is reused. Raises
-    CorruptData with topic and partition for impossible lengths and truncated bytes.
+    CorruptData with topic and partition for impossible lengths and truncated bytes. With `cut`,
+    the error that ended the response, the partitions before the end of `body` are returned.
     """
     reader = _Response(version, body, wanted, place)
+    reader.cut = cut
+    partitions: list[FetchedPartition] = []
+    try:
+        throttle_ms, refusal = _read_response(reader, version, wanted, partitions)
+    except CorruptData:
+        if cut is None:
+            raise
+        return FetchAnswer(0, None, tuple(partitions), cut)
+    return FetchAnswer(throttle_ms, refusal, tuple(partitions), cut)
+
+
+def _read_response(
+    reader: _Response,
+    version: int,
+    wanted: Sequence[FetchTarget],
+    partitions: list[FetchedPartition],
+) -> tuple[int, BrokerRefusal | None]:
+    """Read all partitions into `partitions`; return throttle time and error of the response."""
+    place = reader.place
     reader.tags()
     throttle_ms = reader.int32() if version >= 1 else 0
     error_code = NONE
     if version >= 7:
         error_code = reader.int16()
         reader.int32()
-    partitions: list[FetchedPartition] = []
     without_bytes = {each.partition for each in wanted if each.max_bytes <= 0}
     proves_empty = throttle_ms <= 0
     for _ in range(reader.counted("the array of topics", item_bytes=6)):
@@ -157,7 +181,7 @@ def parse_fetch(
             reader.place = {**place, "topic": topic}
             fetched = _read_partition(reader, version, topic)
             partition = TopicPartition(topic, fetched.partition)
-            is_proof = proves_empty and partition not in without_bytes
+            is_proof = proves_empty and partition not in without_bytes and fetched.cut is None
             partitions.append(replace(fetched, proves_empty=is_proof))
             # Without a limit of the whole response no partition uses up the bytes of another.
             proves_empty = proves_empty and (
@@ -167,7 +191,7 @@ def parse_fetch(
     reader.tags()
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
-    return FetchAnswer(throttle_ms, error_of(error_code), tuple(partitions))
+    return throttle_ms, error_of(error_code)
 
 
 def _read_partition(reader: _Response, version: int, topic: str) -> FetchedPartition:
@@ -183,7 +207,9 @@ def _read_partition(reader: _Response, version: int, topic: str) -> FetchedParti
     if version >= 11:
         reader.int32()  # the preferred replica, never set for a reader without a rack
     records = reader.records()
-    reader.tags()
+    cut = reader.cut if reader.is_cut else None
+    if cut is None:
+        reader.tags()
     return FetchedPartition(
         topic=topic,
         partition=partition,
@@ -193,6 +219,7 @@ def _read_partition(reader: _Response, version: int, topic: str) -> FetchedParti
         log_start_offset=or_none(log_start_offset),
         aborted=aborted,
         records=records,
+        cut=cut,
     )
 
 
@@ -233,13 +260,17 @@ class _Request(Writer):
 class _Response(Reader):
     """Reader of the fields that differ between versions."""
 
-    __slots__ = ("_version", "_names")
+    __slots__ = ("_version", "_names", "cut", "is_cut")
 
     def __init__(
         self, version: int, body: memoryview, wanted: Sequence[FetchTarget], place: dict[str, Any]
     ) -> None:
         super().__init__(body, **place)
         self._version = version
+        self.cut: EtlError | None = None
+        """The error that ended the response."""
+        self.is_cut = False
+        """True once records end there."""
         self._names = {}
         if version >= FIRST_WITH_TOPIC_IDS:
             for each in wanted:
@@ -280,6 +311,9 @@ class _Response(Reader):
             length = self.unsigned_varint() - 1
         if length == -1:
             length = 0
+        if self.cut is not None and length > self.left:
+            self.is_cut = True
+            length = self.left
         return self.span(length, "the record set")
 
     def tags(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from etl.errors import BrokerRefusal, OtherRelease, SettingsError
+from etl.errors import BrokerRefusal, EtlError, OtherRelease, SettingsError
 from etl.kafka import fetch_messages as produce
 from etl.kafka import kafka_python_messages, many_partition_messages, versions
 from etl.kafka.broker_type_interface import (
@@ -397,7 +397,11 @@ class KafkaProtocol(BrokerProtocol):
             fetched = parse_fetch(version, answer[4:], wanted, broker=self.address)
             return Reply(fetched, fetched.throttle_ms)
 
-        return Request(frame, read)
+        def read_arrived(arrived: memoryview, cut: EtlError) -> Reply[FetchAnswer]:
+            fetched = parse_fetch(version, arrived[4:], wanted, cut=cut, broker=self.address)
+            return Reply(fetched, fetched.throttle_ms)
+
+        return Request(frame, read, read_arrived=read_arrived)
 
     @property
     def has_describe_configs(self) -> bool:

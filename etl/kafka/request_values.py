@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from etl.errors import BrokerRefusal
+from etl.errors import BrokerRefusal, EtlError
 from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
 
 LATEST = -1
@@ -156,6 +156,8 @@ class FetchedPartition:
     """On Jafka."""
     asked_offset: int = 0
     """The requested offset: `records` may begin below it; with byte offsets they begin there."""
+    cut: EtlError | None = None
+    """The error of the response if it ended inside `records`: more bytes need not be requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ class FetchAnswer:
     refusal: BrokerRefusal | None
     """Error of the whole request."""
     partitions: tuple[FetchedPartition, ...]
+    cut: EtlError | None = None
+    """The error that ended the response, after these of the requested partitions."""
 
 
 @dataclass(frozen=True, slots=True)

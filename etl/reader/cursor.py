@@ -143,6 +143,8 @@ def _epoch_at(found: Walk, offset: int) -> int | None:
     return None
 
 
+_LEAST_FETCH_BYTES = 64 << 10
+"""No fetch is made smaller than this for a slow line; one record batch comes in any case."""
 EMPTY_RESPONSES_THAT_PROVE = 3
 """Empty responses in a row after which the rest of a range counts as compacted away."""
 
@@ -257,6 +259,11 @@ class Cursor:
         )
         return self._rows(decode(fetched, found.batches, selection, self._tally, self._counts))
 
+    def request_less(self) -> None:
+        """Request half of the bytes next time."""
+        if self.max_bytes > _LEAST_FETCH_BYTES:
+            self.max_bytes = max(_LEAST_FETCH_BYTES, self.max_bytes // 2)
+
     def pass_over(self, until_offset: int) -> None:
         """Move past records that are gone, up to `until_offset`."""
         self._check_idle()
@@ -287,6 +294,8 @@ class Cursor:
             self._empty_responses = 0
             self._passed.note(found, self.position)
             self.position = min(next_offset, self.range.until_offset)
+        elif fetched.cut is not None:
+            return
         elif found.incomplete_bytes:
             self._empty_responses = 0
             self._grow(fetched, found.incomplete_bytes)
@@ -450,6 +459,8 @@ class RangeProgress:
     failure: EtlError | None = None
     idle_since: float | None = None
     """Time of the first observation that the position did not move; None while it moves."""
+    cuts: int = 0
+    """Number of responses that the deadline cut."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -463,6 +474,11 @@ class RangeProgress:
         self.attempts += 1
         self.idle_for()
 
+    def note_cut(self) -> None:
+        """Request less next time: the deadline cut the response."""
+        self.cuts += 1
+        self.cursor.request_less()
+
     def note_progress(self) -> None:
         """Reset the state of failures: the position moved."""
         self.attempts = 0
@@ -475,6 +491,13 @@ class RangeProgress:
         if self.idle_since is None:
             self.idle_since = now
         return now - self.idle_since
+
+
+def max_response_bytes(requested: Sequence[RangeProgress], options: FetchOptions) -> int:
+    """Return the size of the next response for these ranges: half after each cut of one."""
+    halved = options.fetch_max_bytes >> max(progress.cuts for progress in requested)
+    largest = max(progress.cursor.max_bytes for progress in requested)
+    return max(halved, largest)
 
 
 def lose_leaders(ranges: Sequence[RangeProgress], failure: EtlError) -> None:

@@ -63,6 +63,7 @@ from etl.reader.cursor import (
     Cursor,
     RangeProgress,
     lose_leaders,
+    max_response_bytes,
     place_of,
 )
 from etl.reader.fetch_options import FetchOptions
@@ -492,12 +493,19 @@ def _read_from(
         idle_responses = 0
         while requested:
             try:
-                response = consumer.end_fetch()
+                response = consumer.end_fetch(keeps_arrived=True)
             except BrokerUnreachable as unreachable:
                 lose_leaders(pending, unreachable)
                 return
             results = _feed_or_fail(consumer, response, requested, options)
-            if any(rows is not None for _, rows in results):
+            has_moved = any(rows is not None for _, rows in results)
+            if response.cut is not None:
+                for progress in requested:
+                    progress.note_cut()
+                if not has_moved:
+                    lose_leaders(pending, response.cut)
+                    return
+            if has_moved:
                 idle_responses = 0
             else:
                 idle_responses += 1
@@ -527,7 +535,8 @@ def _send_fetch(
             requested.setdefault(progress.partition, progress)
     if not requested:
         return []
-    even = options.fetch_max_bytes // len(requested)
+    max_bytes = max_response_bytes(list(requested.values()), options)
+    even = max_bytes // len(requested)
     targets = []
     for partition, progress in requested.items():
         leader_epoch = progress.leader.epoch if progress.leader else None
@@ -539,13 +548,12 @@ def _send_fetch(
             progress.topic_id,
         )
         targets.append(target)
-    largest = max(progress.cursor.max_bytes for progress in requested.values())
     try:
         consumer.begin_fetch(
             targets,
             isolation_level=options.isolation,
             fetch_max_wait_ms=options.max_wait_ms,
-            max_bytes=max(options.fetch_max_bytes, largest),
+            max_bytes=max_bytes,
         )
     except BrokerUnreachable as unreachable:
         lose_leaders(pending, unreachable)
@@ -579,7 +587,7 @@ def _feed(
 ) -> _FeedResults:
     """Move every cursor by the response."""
     results: _FeedResults = []
-    if not response.partitions:  # throttled by a quota (KIP-219), not corrupt
+    if not response.partitions and response.cut is None:  # throttled by a quota (KIP-219)
         for progress in requested:
             check_patience(progress, options)
             results.append((progress, None))
@@ -587,12 +595,13 @@ def _feed(
     by_name = {(each.partition.topic, each.partition.partition): each for each in requested}
     for fetched in response.partitions:
         progress = by_name[fetched.topic, fetched.partition]
-        results.append((progress, _feed_one(consumer, fetched, progress, options)))
+        results.append((progress, _feed_one(consumer, response, fetched, progress, options)))
     return results
 
 
 def _feed_one(
     consumer: SimpleConsumer,
+    response: FetchAnswer,
     fetched: FetchedPartition,
     progress: RangeProgress,
     options: FetchOptions,
@@ -633,6 +642,9 @@ def _feed_one(
     previous = progress.cursor.position
     rows = progress.cursor.feed(fetched)
     if progress.cursor.position == previous:
+        is_squeezed_out = not response.throttle_ms and not fetched.proves_empty
+        if fetched.cut is not None or is_squeezed_out and not len(fetched.records):
+            return None  # its turn is next, however long the records before it took
         try:
             if fetched.high_watermark is None and fetched.proves_empty:
                 reject_ended(consumer, progress)

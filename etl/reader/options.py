@@ -483,6 +483,8 @@ _OPTIONS_OF_SECTIONS = {
 _CONNECTION_KEYS = (
     "source.security",
     "source.listener",
+    "source.request_timeout_s",
+    "source.fetch_max_bytes",
     "zookeeper.tls",
     "zookeeper.auth",
     "zookeeper.connect",
@@ -499,6 +501,7 @@ def name_options(error: EtlError) -> EtlError:
     option_of_key = {
         "source.listener": "listener",
         "source.request_timeout_s": "request_timeout_s",
+        "source.fetch_max_bytes": "fetch_max_bytes",
     }
     for option, key in SECURITY.items():
         option_of_key[f"source.security.{'.'.join(key)}"] = option

@@ -252,7 +252,8 @@ class SourceSettings(Section):
         default=choices.TIMEOUT_S,
         gt=0,
         le=DAY_S,
-        description="Deadline of a request to a broker",
+        description="Deadline of a request to a broker. A response that arrives at 8 KiB/s or "
+        "more may take longer",
     )
     expiry_warning_s: float = Field(
         default=3600,

@@ -28,7 +28,7 @@ from etl.model.partitions import (
     Isolation,
     values_of,
 )
-from etl.reader.cursor import RangeProgress, lose_leaders, place_of
+from etl.reader.cursor import RangeProgress, lose_leaders, max_response_bytes, place_of
 from etl.reader.fetch import group_by_broker
 from etl.reader.fetch_options import FetchOptions
 from etl.records.batch_v2 import AbortedTransactions
@@ -195,13 +195,12 @@ class Fetches:
             targets.append(
                 FetchTarget(progress.partition, cursor.position, cursor.max_bytes, leader_epoch)
             )
-        largest = max(progress.cursor.max_bytes for progress in partitions)
         try:
             connection.consumer.begin_fetch(
                 targets,
                 isolation_level=options.isolation,
                 fetch_max_wait_ms=options.max_wait_ms,
-                max_bytes=max(options.fetch_max_bytes, largest),
+                max_bytes=max_response_bytes(partitions, options),
             )
         except BrokerUnreachable as failure:
             lose_leaders(partitions, failure)
@@ -212,7 +211,12 @@ class Fetches:
     def _receive(self, connection: _Connection) -> Iterator[CompletedFetch]:
         partitions = connection.in_flight
         try:
-            response = connection.consumer.end_fetch()
+            response = connection.consumer.end_fetch(keeps_arrived=True)
+            if response.cut is not None:
+                for progress in partitions:
+                    progress.note_cut()
+                if not response.partitions:
+                    raise response.cut
         except BrokerUnreachable as failure:
             connection.lose(failure)
             return
@@ -275,12 +279,16 @@ def batches_of(
             failure = refusal.error("fetch", broker=consumer.address, **place_of(progress))
             progress.lose_leader(failure)
             return [], None
+        previous = progress.cursor.position
         rows = progress.cursor.feed(fetched)
     except BrokerUnreachable as failure:
         progress.lose_leader(failure)
         return [], None
     except EtlError as failure:
         return [], failure
+    if fetched.cut is not None and progress.cursor.position == previous:
+        progress.lose_leader(fetched.cut)
+        return [], None
     progress.note_progress()
     try:
         return list(rows), None

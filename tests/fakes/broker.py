@@ -247,6 +247,7 @@ class FakeBroker:
 
     requests   (api key, version) of every request that came, in order
     fetched    the logs that each fetch named, in order; None for the topic of an id that none has
+    wanted     offset and bytes that each fetch wanted of its first log
     script     api key -> acts for the next responses; without one a response is sent as it is
     throttle   milliseconds to answer the next fetches with, which then name no partition
     """
@@ -266,6 +267,7 @@ class FakeBroker:
         self.versions = {**KAFKA_3_9, **(versions or {})}
         self.requests: list[tuple[int, int]] = []
         self.fetched: list[list[tuple[str | None, int]]] = []
+        self.wanted: list[tuple[int, int]] = []
         self.connections = 0
         self.script: dict[int, deque[Act]] = defaultdict(deque)
         self.throttle: deque[int] = deque()
@@ -515,6 +517,8 @@ class FakeBroker:
             "a broker refuses a fetch that names a partition twice"
         )
         self.fetched.append(names)
+        first = request.topics[0].partitions[0]
+        self.wanted.append((first.fetch_offset, first.partition_max_bytes))
         if self.throttle:  # KIP-219: at once, and without naming any partition
             return FetchResponse(
                 throttle_time_ms=self.throttle.popleft(), error_code=0, session_id=0, responses=[]
@@ -965,6 +969,38 @@ def hang_up(connection: socket.socket, frame: bytes) -> None:
 
 def never(connection: socket.socket, frame: bytes) -> None:
     """No answer; the next request is read all the same."""
+
+
+def late(seconds: float) -> Act:
+    """The whole frame, after a while."""
+
+    def act(connection: socket.socket, frame: bytes) -> None:
+        time.sleep(seconds)
+        connection.sendall(frame)
+
+    return act
+
+
+def slowly(bytes_per_s: int) -> Act:
+    """The frame over a slow line, twenty times a second."""
+
+    def act(connection: socket.socket, frame: bytes) -> None:
+        step = max(1, bytes_per_s // 20)
+        for at in range(0, len(frame), step):
+            connection.sendall(frame[at : at + step])
+            time.sleep(step / bytes_per_s)
+
+    return act
+
+
+def stalls_after(count: int) -> Act:
+    """The first `count` bytes of the frame, and no more on this connection."""
+
+    def act(connection: socket.socket, frame: bytes) -> None:
+        connection.sendall(frame[:count])
+        connection.recv(1)
+
+    return act
 
 
 def reset_after(count: int) -> Act:

@@ -35,6 +35,8 @@ from tests.fakes.broker import (
     instead,
     never,
     reset_after,
+    slowly,
+    stalls_after,
 )
 from tests.fakes.contract import BrokerContract, Served
 from tests.fakes.sockets import listening
@@ -258,6 +260,21 @@ def test_a_consumer_works_after_a_deadline(broker: FakeBroker) -> None:
         with pytest.raises(BrokerUnreachable, match="deadline passed"):
             impatient.topic_metadata()
         assert impatient.topic_metadata().leaders
+
+
+def test_bytes_that_arrive_renew_the_deadline_and_a_drip_does_not(broker: FakeBroker) -> None:
+    broker.append("demo", 0, encode(Batch(2, [Rec(0, b"x" * 300_000)])))
+    broker.script[FETCH].extend([slowly(200_000), slowly(200)])
+    broker.script[METADATA].append(stalls_after(20))
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.5) as consumer:
+        assert len(consumer.fetch("demo", 0, 2).records) > 300_000
+        with pytest.raises(BrokerUnreachable, match=r"of 300,\d+ bytes arrived in [01]\.") as slow:
+            consumer.fetch("demo", 0, 2)
+        with pytest.raises(BrokerUnreachable, match="16 of [0-9]+ bytes") as metadata:
+            consumer.topic_metadata()
+    assert "source.request_timeout_s" in slow.value.action
+    assert "source.fetch_max_bytes" in slow.value.action
+    assert "fetch_max_bytes" not in metadata.value.action
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a..b", "x" * 64 + ".org"])

@@ -34,7 +34,7 @@ from etl.streams.fetches import bytes_per_partition
 from etl.streams.group_member import ConsumerResources
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
+from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never, stalls_after
 from tests.fakes.group_readers import polled
 from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
@@ -328,6 +328,13 @@ def test_a_silent_broker_is_raised_and_delays_no_other() -> None:
             with pytest.raises(BrokerUnreachable, match="did not answer a fetch"):
                 polled(consumer, 1)
             assert {record.topic_partition for record in polled(consumer, 4)} == {P0}
+
+
+def test_batches_of_a_response_that_the_deadline_cut_are_returned(kafka: FakeBroker) -> None:
+    kafka.script[FETCH].append(stalls_after(4 + 70 + len(batch(0)) + 10))
+    with opened(kafka, request_timeout_s=0.3) as consumer:
+        assert offsets(polled(consumer, 8)) == list(range(8))
+    assert [offset for offset, _ in kafka.wanted][:2] == [0, 4]
 
 
 # Other generations

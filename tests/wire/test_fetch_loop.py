@@ -42,8 +42,10 @@ from tests.fakes.broker import (
     World,
     cut_to,
     hang_up,
+    late,
     never,
     reset_after,
+    stalls_after,
 )
 from tests.fakes.logs import cursor_of
 from tests.fakes.message_sets import Msg, Wrapper, message_bytes, wrapper_bytes
@@ -313,6 +315,30 @@ def test_a_silent_broker_is_given_up_at_the_deadline(broker: FakeBroker) -> None
     with pytest.raises(BrokerUnreachable, match="deadline passed"):
         Task(broker, [wanted(0, 0, 10)], settings).rows()
     assert len(broker.script[FETCH]) > 30, "attempts are left"
+
+
+@pytest.mark.parametrize("newest", [13, 11, 4])
+def test_batches_of_a_response_that_the_deadline_cut_are_kept_and_the_next_asks_for_half(
+    newest: int,
+) -> None:
+    with FakeBroker(versions={FETCH: (0, newest)}) as broker:
+        fill(broker, 0, batches=8, size=5000)
+        fill(broker, 1, batches=1, size=5000)
+        broker.script[FETCH].extend([stalls_after(220_000), stalls_after(20_000)])
+        settings = {"timeout_s": 0.3, "fetch_max_bytes": 4 << 20}
+        rows = Task(broker, [wanted(0, 0, 80), wanted(1, 0, 10)], settings).rows()
+    assert sorted(rows) == offsets(0, 0, 80) + offsets(1, 0, 10)
+    # The first response had four batches, the second one none.
+    assert broker.wanted == [(0, 2 << 20), (0, 1 << 20), (40, 512 << 10)]
+
+
+def test_a_log_that_waits_behind_slow_records_of_others_is_not_silent(broker: FakeBroker) -> None:
+    for partition in range(4):
+        fill(broker, partition, batches=1, size=200)
+    broker.script[FETCH].extend([late(0.15)] * 4)
+    ranges = [wanted(partition, 0, 10) for partition in range(4)]
+    rows = Task(broker, ranges, {"fetch_max_bytes": 1024, "deadline_s": 0.2}).rows()
+    assert len(rows) == 40
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,23 @@ class ImpossibleSize(ValueError):
         self.second = second
 
 
+class ResponseCut(Exception):
+    """The deadline passed inside a response, whose bytes arrived too slowly to renew it.
+
+    `arrived`: the bytes before the cut.
+    """
+
+    def __init__(self, arrived: memoryview, size: int, seconds: float) -> None:
+        super().__init__(f"{len(arrived):,} of {size:,} bytes arrived in {seconds:.1f} s")
+        self.arrived = arrived
+
+
 _TLS = "handshake of TLS"
+_LEAST_BYTES_PER_S = 8 << 10
+"""The bytes of a response that arrive at this rate or faster renew its deadline.
+
+A slow line is waited for; a broker that sends a byte now and then is not.
+"""
 _TIMEOUT_KEPT_S = 0.25
 """For so long a socket timeout is not renewed while bytes arrive.
 
@@ -66,7 +82,7 @@ class Connection:
     """Frames to and from one address, encrypted if configured. Logins are elsewhere.
 
     Raises BrokerUnreachable after a deadline (`time.monotonic`) or a refused connect,
-    ConnectionBroken, ImpossibleSize; with encryption as `tls`.
+    ConnectionBroken, ImpossibleSize, ResponseCut; with encryption as `tls`.
     """
 
     def __init__(self, host: str, port: int, deadline: float, security: Security = OPEN) -> None:
@@ -163,8 +179,13 @@ class Connection:
         *,
         max_bytes: int,
         least_bytes: int = 4,
+        renewed_by_s: float = 0.0,
     ) -> memoryview:
-        """Return one response without its length; `room` returns the buffer for a checked size."""
+        """Return one response without its length; `room` returns the buffer for a checked size.
+
+        If the response has begun at the deadline, and arrives fast enough, it gets `renewed_by_s`
+        more, again and again.
+        """
         first = bytearray(4)
         began = time.monotonic()
         self._fill(memoryview(first), deadline, answered=False)
@@ -174,7 +195,7 @@ class Connection:
         if size < least_bytes:
             raise ImpossibleSize(bytes(first))
         into = room(size)
-        self._fill(into, deadline, answered=True)
+        self._fill(into, deadline, answered=True, renewed_by_s=renewed_by_s)
         REQUEST_METER.add(
             self.address, Requests(1, time.monotonic() - began, received_bytes=size + len(first))
         )
@@ -199,22 +220,36 @@ class Connection:
             # bytes would be read without decryption.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def _fill(self, into: memoryview, deadline: float, *, answered: bool) -> None:
+    def _fill(
+        self, into: memoryview, deadline: float, *, answered: bool, renewed_by_s: float = 0.0
+    ) -> None:
         at = len(self._read_ahead)
         into[:at] = self._read_ahead
         self._read_ahead = b""
+        began = time.monotonic()
+        measured_from, measured_at = began, 0
         set_until = 0.0
         while at < len(into):
+            # Not for each 16 KiB of TLS: it is a system call.
+            now = time.monotonic()
+            if now >= set_until:
+                if now >= deadline:
+                    if not renewed_by_s:
+                        raise self._late("answer")
+                    arrived = at - measured_at
+                    if arrived <= _LEAST_BYTES_PER_S * (now - measured_from):
+                        raise ResponseCut(into[:at], len(into), now - began)
+                    deadline = now + renewed_by_s
+                    measured_from, measured_at = now, at
+                self._socket.settimeout(deadline - now)
+                set_until = min(deadline, now + _TIMEOUT_KEPT_S)
             try:
-                # Not for each 16 KiB of TLS: it is a system call.
-                if time.monotonic() >= set_until:
-                    self._socket.settimeout(self._time_left(deadline, "answer"))
-                    set_until = min(deadline, time.monotonic() + _TIMEOUT_KEPT_S)
                 if self._read_ahead_error is not None:
                     raise self._read_ahead_error
                 got = self._socket.recv_into(into[at:])
             except TimeoutError:
-                raise self._late("answer") from None
+                set_until = 0.0
+                continue
             except ssl.SSLError as error:
                 raise self._broken(
                     error, f"after {at} bytes of {len(into)}", answered=answered or at > 0
@@ -321,6 +356,16 @@ def impossible_size(address: str, size: ImpossibleSize) -> CorruptData:
         f"A response claims {int.from_bytes(size.first, 'big', signed=True)} bytes",
         broker=address,
         action="Check that nothing between here and the broker alters bytes",
+    )
+
+
+def response_cut(address: str, cut: ResponseCut, *, is_fetch: bool = False) -> BrokerUnreachable:
+    """Return the error for a response that did not arrive before its deadline."""
+    action = "Check the network. For a slow line raise source.request_timeout_s"
+    if is_fetch:
+        action += ", or lower source.fetch_max_bytes"
+    return BrokerUnreachable(
+        f"The response did not arrive in time: {cut}", broker=address, action=action
     )
 
 

@@ -31,6 +31,7 @@ from etl.io.brokers.connection import (
     IdleConnection,
     IdleConnections,
     ImpossibleSize,
+    ResponseCut,
     SentRequest,
     closed_on_first_request,
     end_of_requests,
@@ -38,12 +39,13 @@ from etl.io.brokers.connection import (
     new_buffer,
     no_first_answer,
     not_kafka,
+    response_cut,
     response_too_large,
 )
 from etl.io.tls import ConnectionBroken
 from etl.kafka.broker_type_interface import BrokerProtocol, Greeting, OlderBrokers, Request
 from etl.kafka.broker_types import choose, is_release_name
-from etl.kafka.request_values import Fetch, FetchAnswer
+from etl.kafka.request_values import Fetch, FetchAnswer, FetchedPartition
 from etl.model.partitions import Isolation
 from etl.model.security import OPEN, Security
 
@@ -353,6 +355,8 @@ class Exchange:
             response = self._receive_all(sent, deadline)
         except ImpossibleSize as size:
             raise impossible_size(self.address, size) from None
+        except ResponseCut as cut:
+            raise response_cut(self.address, cut) from None
         return self.read(sent.request, response)
 
     def send(self, ask: Ask[Answer], deadline: float) -> SentRequest[Answer]:
@@ -375,7 +379,7 @@ class Exchange:
     ) -> memoryview:
         """Return the next response, in the buffer that `room` returns for its size.
 
-        Raises ConnectionBroken, and ImpossibleSize for a size that is not accepted.
+        Raises ConnectionBroken, ImpossibleSize for a size that is not accepted, and ResponseCut.
         """
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=False)
@@ -387,17 +391,29 @@ class Exchange:
                     room,
                     max_bytes=self._max_response_bytes,
                     least_bytes=protocol.least_answer_bytes,
+                    renewed_by_s=self._timeout_s,
                 )
             except BrokerUnreachable as late:
                 raise self._explain(late) from None
-            found = protocol.number_of(response[:4])
-            if found not in (None, number):
-                raise CorruptData(
-                    f"A response to request {found} arrived instead of the one to {number}",
-                    broker=self.address,
-                )
+            except ResponseCut as cut:
+                self._reject_other_response(protocol, cut.arrived, number)
+                raise
+            self._reject_other_response(protocol, response, number)
             self._expected_responses -= 1
             return response
+
+    def _reject_other_response(
+        self, protocol: BrokerProtocol, response: memoryview, number: int
+    ) -> None:
+        """Raise CorruptData for the response to another request than `number`."""
+        if len(response) < 4:
+            return
+        found = protocol.number_of(response[:4])
+        if found not in (None, number):
+            raise CorruptData(
+                f"A response to request {found} arrived instead of the one to {number}",
+                broker=self.address,
+            )
 
     def _receive_all(self, sent: SentRequest[Answer], deadline: float) -> memoryview:
         """Return the response, or all responses of a request that has many, each with its size."""
@@ -573,23 +589,22 @@ class Fetching:
             sent = self._send_again(fetch, deadline)
         self._in_flight = fetch, sent
 
-    def end(self) -> FetchAnswer:
+    def end(self, *, keeps_arrived: bool) -> FetchAnswer:
         if self._in_flight is None:
             raise ValueError("no fetch is in flight")
         fetch, sent = self._in_flight
         self._in_flight = None
         deadline = self._exchange.deadline() + fetch.max_wait_ms / 1000
         try:
-            response = self._receive(fetch, sent, deadline)
+            return self._receive(fetch, sent, deadline, keeps_arrived=keeps_arrived)
         except ConnectionBroken as broken:
             if broken.answered:
                 raise self._exchange.connection_error(broken) from None
-            sent = self._send_again(fetch, deadline)
-            try:
-                response = self._receive(fetch, sent, deadline)
-            except ConnectionBroken as again:
-                raise self._exchange.connection_error(again) from None
-        return self._check(self._read(fetch, sent, response), fetch)
+        sent = self._send_again(fetch, deadline)
+        try:
+            return self._receive(fetch, sent, deadline, keeps_arrived=keeps_arrived)
+        except ConnectionBroken as again:
+            raise self._exchange.connection_error(again) from None
 
     def _send(self, fetch: Fetch, deadline: float) -> SentRequest[FetchAnswer]:
         return self._exchange.send(lambda protocol: protocol.fetch(fetch), deadline)
@@ -600,13 +615,29 @@ class Fetching:
         except ConnectionBroken as broken:
             raise self._exchange.connection_error(broken) from None
 
-    def _receive(self, fetch: Fetch, sent: SentRequest[FetchAnswer], deadline: float) -> memoryview:
+    def _receive(
+        self,
+        fetch: Fetch,
+        sent: SentRequest[FetchAnswer],
+        deadline: float,
+        *,
+        keeps_arrived: bool,
+    ) -> FetchAnswer:
         try:
-            return self._exchange.receive(sent.number, deadline, self._next_buffer)
+            response = self._exchange.receive(sent.number, deadline, self._next_buffer)
         except ImpossibleSize as size:
             raise response_too_large(
                 self._exchange.address, size, sent.number, self._max_response_bytes, fetch.place
             ) from None
+        except ResponseCut as cut:
+            error = response_cut(self._exchange.address, cut, is_fetch=True)
+            if not keeps_arrived:
+                raise error from None
+            partitions: tuple[FetchedPartition, ...] = ()
+            if sent.request.read_arrived is not None:
+                partitions = sent.request.read_arrived(cut.arrived, error).answer.partitions
+            return self._check(FetchAnswer(0, None, partitions, error), fetch)
+        return self._check(self._read(fetch, sent, response), fetch)
 
     def _next_buffer(self, size: int) -> memoryview:
         # A bytearray with views cannot grow, and the views of an earlier response must keep their
@@ -636,7 +667,8 @@ class Fetching:
             return answer
         requested = _requested_offsets(fetch)
         got = [(each.topic, each.partition) for each in answer.partitions]
-        if len(got) != len(requested) or set(got) != set(requested):
+        is_complete = answer.cut is not None or len(got) == len(requested)
+        if not is_complete or len(set(got)) != len(got) or not requested.keys() >= set(got):
             raise CorruptData(
                 "The answer to a fetch names other partitions than were asked for",
                 broker=self._exchange.address,

@@ -614,7 +614,7 @@ class SimpleConsumer(GroupOffsets):
         connect_timeout_s    timeout of a connect
         request_timeout_s    timeout of a call with connect and handshake; a fetch may take
                              `fetch_max_wait_ms` longer, and so may a call after a throttled
-                             response
+                             response, or one whose response arrives at 8 KiB/s or more
         max_response_bytes   larger responses are rejected before memory is reserved
         generation           broker type or release (`Broker.generation`); None: detected
         idle_connections     pool to take a connection from and to return it to with `close`;
@@ -739,14 +739,15 @@ class SimpleConsumer(GroupOffsets):
                 )
             )
 
-    def end_fetch(self) -> FetchAnswer:
+    def end_fetch(self, *, keeps_arrived: bool = False) -> FetchAnswer:
         """Return the response to the fetch in flight, its partitions in the order of the response.
 
         Two buffers take turns: the records of this response are valid until the second next one is
-        received. Raises ValueError without a fetch in flight.
+        received. A response that the deadline cut is returned as far as it arrived, with its `cut`,
+        if `keeps_arrived`; else it raises. Raises ValueError without a fetch in flight.
         """
         with self._alone(is_fetching=True):
-            return self._fetching.end()
+            return self._fetching.end(keeps_arrived=keeps_arrived)
 
     def is_answered(self, wait_s: float = 0.0) -> bool:
         """True if the response begins to arrive, or the connection ends, within `wait_s`.

@@ -128,12 +128,19 @@ app.command()(init)
 
 
 @app.command()
-def doctor(conf: Conf, as_json: AsJson = False) -> None:
+def doctor(
+    conf: Conf,
+    spark: Annotated[bool, typer.Option("--spark", help="Start a Spark session, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Check everything that a run needs."""
     from etl.cli.screens import show_doctor
-    from etl.commands.doctor import diagnose
+    from etl.commands.doctor import CHECKS, SPARK_SESSION, diagnose
 
-    diagnosis = diagnose(settings_of(conf), spark_defaults=run_context().spark_defaults)
+    checks = CHECKS
+    if spark:
+        checks = (*CHECKS, SPARK_SESSION)
+    diagnosis = diagnose(settings_of(conf), checks, spark_defaults=run_context().spark_defaults)
     show(as_json, diagnosis.as_json(), lambda: show_doctor(diagnosis))
     if diagnosis.worst:
         raise diagnosis.worst

@@ -42,9 +42,10 @@ from etl.decide.offsets import starts_of
 from etl.decide.reconcile import plan_in_force
 from etl.decide.recreated_or_truncated import reject_recreated_or_truncated
 from etl.decide.set_offsets import standing_without_paused
+from etl.decide.spark_settings import MASTER
 from etl.decide.table_rules import catalog_of, is_recorded_location, reject_temporary
 from etl.decide.table_storage import LOG_STORE, interval, settings_for
-from etl.errors import EtlError, NotOurTable, Owned, ProcessLost, SettingsError, worst_of
+from etl.errors import EtlError, NotOurTable, Owned, SettingsError, worst_of
 from etl.io.delta.append import error_of_arrow_writer
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.losses import open_losses
@@ -58,7 +59,7 @@ from etl.io.delta.table_shape import (
     open_table,
     reject_expiring_transaction_ids,
 )
-from etl.io.spark.session import session_there, translating_spark_errors
+from etl.io.spark.session import LOCAL_MASTER, translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_named_table
 from etl.model.columns import arrow_schema, names_of_key
@@ -305,15 +306,20 @@ def spark_of(findings: Findings) -> RunSpark:
         findings.settings, findings.spark_defaults, Stopwatch(), log=log, app="etl doctor"
     )
     findings.closing.callback(spark.stop)
-    try:
+    with translating_spark_errors():
         spark.session()
-    except Exception as error:  # a JVM that does not start raises errors of many classes
-        if isinstance(error, EtlError) or session_there() is not None:
-            raise
-        reason = str(error).strip().split("\n", 1)[0]
-        action = "Check the lines above on Java, jars and packages, and the keys under spark"
-        raise ProcessLost(f"Spark does not start: {reason}", action=action) from error
     return spark
+
+
+def check_session(name: str, findings: Findings) -> Iterator[Line]:
+    """Start a session; on a local master it writes a Delta table, too."""
+    master = findings.settings.spark.get(MASTER, LOCAL_MASTER)
+    session = spark_of(findings).session()
+    if master.startswith("local"):
+        folder = findings.closing.enter_context(tempfile.TemporaryDirectory())
+        with translating_spark_errors():
+            session.range(1).write.format("delta").save(f"file://{folder}/table")
+    yield ok(name, f"Spark {session.version} starts, master {master}")
 
 
 # -- the table
@@ -618,6 +624,7 @@ CHECKS = (
     Check("Delta's jars", doctor_machine.jars),
     Check("Python packages", doctor_machine.packages),
     Check("workers' Python", doctor_machine.workers_python),
+    Check("Spark settings", doctor_machine.spark_settings),
     Check("time zone", doctor_machine.time_zone),
     Check("transform", doctor_machine.transform, gives=Fact.TRANSFORM),
     Check("report folder", doctor_machine.report_folder),
@@ -657,6 +664,8 @@ CHECKS = (
     ),
 )
 """All checks, in the order of a run: a check needs facts of earlier ones."""
+SPARK_SESSION = Check("Spark session", check_session, needs=(Fact.JAVA,))
+"""Of `etl doctor --spark` alone: it takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import shlex
 import shutil
 import stat
@@ -23,15 +24,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from etl.decide.spark_settings import MASTER, invalid_settings, unnamed_user_error
 from etl.decide.table_storage import TIME_ZONE, offset_minutes
 from etl.errors import EtlError, SettingsError
 from etl.io.report_files import installed_version
-from etl.io.spark.session import WHERE_JARS_ARE, is_submitted
+from etl.io.spark.session import LOCAL_MASTER, WHERE_JARS_ARE, is_submitted, settings_of_file
 from etl.io.spark.session import time_zone as session_time_zone
 from etl.reader.batch_transform import load_function
 from etl.settings.secrets import place_of_file
@@ -218,6 +221,8 @@ _DESCRIBE_PYTHON = (
 )
 """Prints the version and the missing modules as JSON."""
 _PYTHON_TIMEOUT_S = 30
+EVENT_LOG = "spark.eventLog.dir"
+LOCAL_DIR = "spark.local.dir"
 
 
 def java(name: str, findings: Findings) -> Iterator[Line]:
@@ -356,6 +361,54 @@ def _other_python(name: str, python: str, setting: str, driver_version: str) -> 
         "with the libraries of the driver's Python"
     )
     return failed(name, SettingsError(problem, key=setting or None, action=action))
+
+
+def spark_settings(name: str, findings: Findings) -> Iterator[Line]:
+    """Check sizes, master and local folders of Spark's settings, and this user. Starts nothing."""
+    if is_submitted():
+        yield ok(name, "spark-submit has started Spark with them")
+        return
+    settings = {**settings_of_file(), **findings.settings.spark}
+    errors: list[EtlError] = list(invalid_settings(settings))
+    errors += _folder_errors(settings)
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        errors.append(unnamed_user_error())
+    for error in errors:
+        yield failed(name, error)
+    if not errors:
+        master = settings.get(MASTER, LOCAL_MASTER)
+        yield ok(name, f"master {master}; `etl doctor CONF --spark` starts a session")
+
+
+def _folder_errors(settings: Mapping[str, str]) -> Iterator[SettingsError]:
+    """Return the errors of Spark's local folders."""
+    logs = settings.get(EVENT_LOG, "file:///tmp/spark-events")
+    if settings.get("spark.eventLog.enabled", "").lower() == "true" and _is_local(logs):
+        folder = Path(urlsplit(logs).path)
+        if not folder.is_dir():
+            yield SettingsError(
+                "The folder of Spark's event log does not exist",
+                key=EVENT_LOG,
+                path=folder,
+                action="Create the folder: Spark does not create it",
+            )
+    scratch = os.environ.get("SPARK_LOCAL_DIRS") or settings.get(LOCAL_DIR, "")
+    for place in filter(None, scratch.split(",")):
+        try:
+            _check_folder("", Path(place).absolute())
+        except OSError as error:
+            yield SettingsError(
+                f"Spark cannot write to its local folder: {error.strerror}",
+                key=LOCAL_DIR,
+                path=place,
+                action=f"Check {LOCAL_DIR}, or the variable SPARK_LOCAL_DIRS",
+            )
+
+
+def _is_local(place: str) -> bool:
+    return urlsplit(place).scheme in ("", "file")
 
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:

@@ -25,6 +25,7 @@ from etl.testkit.java_and_jars import (
     java_home,
     set_java_home,
     spark_home,
+    writing_cache,
 )
 
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
@@ -50,10 +51,11 @@ def make_archive() -> Path | None:
     make one.
     """
     archive = _place()
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with alone(archive.with_suffix(".lock")):
-        if not archive.exists():
-            _make(archive)
+    with writing_cache():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with alone(archive.with_suffix(".lock")):
+            if not archive.exists():
+                _make(archive)
     return archive if archive.exists() else None
 
 

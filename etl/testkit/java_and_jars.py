@@ -30,10 +30,36 @@ from xml.sax.saxutils import quoteattr
 
 from etl.errors import SettingsError, Unreachable
 
+_SET_CACHE = "Set the variable XDG_CACHE_HOME to a folder that this user can write to"
+
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/offset-range-etl`, or below `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-range-etl"
+    """`$XDG_CACHE_HOME/offset-range-etl`, or below `~/.cache`. Raises SettingsError for a user
+    without a home.
+    """
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise SettingsError(
+            "This user has no home directory, so there is no place for the cache",
+            action=_SET_CACHE,
+        ) from None
+    return root / "offset-range-etl"
+
+
+@contextmanager
+def writing_cache() -> Iterator[None]:
+    """Context manager: raise SettingsError if the cache folder, or a file in it, is not writable."""
+    try:
+        yield
+    except OSError as error:
+        cache = cache_folder()
+        file = Path(error.filename or cache)
+        if not file.is_relative_to(cache) and not cache.is_relative_to(file):
+            raise
+        raise SettingsError(
+            f"The cache cannot be written: {error.strerror}", path=file, action=_SET_CACHE
+        ) from error
 
 
 @contextmanager
@@ -173,12 +199,13 @@ def _without_vector(java: Path) -> Path:
     home = cache_folder() / "java" / hashlib.sha256(str(java).encode()).hexdigest()[:12]
     script = home / "bin" / "java"
     text = _IN_FRONT.format(vector=_VECTOR, java=java)
-    if not script.exists() or script.read_text() != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = script.with_name(f"java.{os.getpid()}")
-        unfinished.write_text(text)
-        unfinished.chmod(0o755)
-        unfinished.replace(script)
+    with writing_cache():
+        if not script.exists() or script.read_text() != text:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = script.with_name(f"java.{os.getpid()}")
+            unfinished.write_text(text)
+            unfinished.chmod(0o755)
+            unfinished.replace(script)
     return home
 
 
@@ -302,10 +329,11 @@ def fetched(
     jars = _complete(folder)
     if jars is not None:
         return jars
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with alone(folder.with_name(f"{name}.lock")):
-        jars = _complete(folder)  # another process may have fetched them while we waited
-        return jars if jars is not None else _fetch(folder, artifacts, besides())
+    with writing_cache():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with alone(folder.with_name(f"{name}.lock")):
+            jars = _complete(folder)  # another process may have fetched them while we waited
+            return jars if jars is not None else _fetch(folder, artifacts, besides())
 
 
 def _complete(folder: Path) -> list[Path] | None:
@@ -315,7 +343,7 @@ def _complete(folder: Path) -> list[Path] | None:
     try:
         lines = [line.rsplit(" ", 1) for line in (folder / _COMPLETE).read_text().splitlines()]
         return [folder / name for name, size in lines if _same_size(folder / name, int(size))]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
 
 

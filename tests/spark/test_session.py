@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ import pytest
 
 from etl.errors import ProcessLost, SettingsError
 from etl.io.spark.session import own_ctrl_c, translating_spark_errors
+from etl.testkit.spark_launch import spark_settings
 from tests.command_result import restored_logging
 
 if TYPE_CHECKING:
@@ -91,6 +93,20 @@ def test_a_second_ctrl_c_while_spark_starts_ends_the_started_processes() -> None
     with restored_logging(), pytest.raises(KeyboardInterrupt), own_ctrl_c():
         launch()
     assert held[0].wait(60) == -signal.SIGKILL
+
+
+def test_a_session_that_does_not_start_is_a_wrong_setting_and_no_bug(tmp_path: Path) -> None:
+    settings = {
+        **spark_settings(),
+        "spark.serializer": "org.apache.spark.serializer.KyroSerializer",
+    }
+    start = f"from etl.io.spark.session import build_session; build_session('x', {settings})"
+    started = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True)
+    last = started.stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        "etl.errors.SettingsError: Spark does not start: java.lang.ClassNotFound"
+    )
+    assert last.endswith("Check spark.serializer")
 
 
 def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(

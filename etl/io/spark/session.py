@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from etl.decide.spark_settings import CATALOG, error_of_start, invalid_settings, other_catalog_error
 from etl.decide.table_storage import (
     TIME_ZONE,
     TIME_ZONE_OF_WORKERS,
@@ -39,7 +40,7 @@ from etl.decide.table_storage import (
     time_zone_of,
     without_own_log_store,
 )
-from etl.errors import EtlError, ProcessLost, SettingsError
+from etl.errors import EtlError, ProcessLost, SettingsError, Unreachable, whole_text
 from etl.io.process import cores
 from etl.io.spark.log_store import jar_path
 from etl.model.plans import Codec
@@ -200,7 +201,7 @@ LOCAL_MASTER = "local[*,4]"
 _EXTENSIONS = "spark.sql.extensions"
 _DEFAULTS = {
     _EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    CATALOG: "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -222,7 +223,8 @@ _FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1"
 """For a JVM that lives less than a minute: its second compiler would take half of the processor
 time (docs/adr/0033). No garbage collector is set, since a JVM with two does not start.
 """
-_LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOOPBACK = "127.0.0.1"
+_LOCAL_DEFAULTS = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
 _PYTHON = "spark.pyspark.python"
 WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", CLASS_PATH)
 """Settings that name Delta's jars."""
@@ -235,7 +237,8 @@ def build_session(
 
     The JVM of a new session logs to `log`. `settings` are plain Spark settings; `spark.jars` names
     local Delta jars, otherwise Spark fetches them. In local mode workers use this Python; Spark
-    would take the first `python3` on PATH.
+    would take the first `python3` on PATH. Raises SettingsError for settings with which no session
+    starts, Unreachable for a master that does not answer.
     """
     from pyspark.sql import SparkSession
 
@@ -247,16 +250,77 @@ def build_session(
     if _PYTHON in chosen:
         # pyspark reads the setting itself only if spark-submit started the process.
         os.environ["PYSPARK_PYTHON"] = chosen[_PYTHON]
+    if not is_submitted():
+        for error in invalid_settings(chosen):
+            raise error
     for key, value in chosen.items():
         builder = builder.config(key, value)
     with (
         own_ctrl_c(),
+        _translating_start_errors(chosen, log),
+        _bound_to_loopback(chosen),
         redirecting_jvm_output(log),
         _translating_zone_errors(time_zone(settings)),
     ):
         session = builder.getOrCreate()
+        # Spark checks these settings when it first uses them: let them fail here.
+        state = session._jsparkSession.sessionState()
+        if chosen.get(CATALOG, _DEFAULTS[CATALOG]) != _DEFAULTS[CATALOG]:
+            with _translating_start_errors(chosen, log, key=CATALOG):
+                state.catalogManager().v2SessionCatalog()
     _log_accumulator_errors(session)
     return session
+
+
+@contextlib.contextmanager
+def _bound_to_loopback(settings: Mapping[str, str]) -> Iterator[None]:
+    """Context manager: a JVM of a local master that starts inside does not look up the name of this
+    machine, which need not resolve in a container.
+    """
+    variable = "SPARK_LOCAL_IP"
+    is_local = settings.get("spark.master", LOCAL_MASTER).startswith("local")
+    if not is_local or variable in os.environ:
+        yield
+        return
+    os.environ[variable] = _LOOPBACK
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+
+
+_MOST_OUTPUT_BYTES = 64 << 10
+
+
+@contextlib.contextmanager
+def _translating_start_errors(
+    settings: Mapping[str, str], log: Path | None, *, key: str | None = None
+) -> Iterator[None]:
+    """Context manager: raise the error of a session that does not start, with Java's own reason.
+
+    `key`: the setting that is tried. A process that is lost meanwhile is left to
+    `translating_spark_errors`.
+    """
+    begins_at = 0
+    if log is not None and log.exists():
+        begins_at = log.stat().st_size
+    try:
+        yield
+    except EtlError:
+        raise
+    except Exception as error:
+        if _is_stopped_session(error):
+            raise
+        printed = ""
+        if log is not None and log.exists():
+            with log.open("rb") as written:
+                written.seek(begins_at)
+                printed = written.read(_MOST_OUTPUT_BYTES).decode("utf-8", "replace")
+        found = error_of_start(whole_text(error), printed, settings, key)
+        is_lost = _LOST.search(str(error)) or _is_broken_jvm_connection(error)
+        if is_lost and not isinstance(found, Unreachable):
+            raise
+        raise found from error
 
 
 def time_zone(settings: Mapping[str, str]) -> TimeZone:
@@ -585,7 +649,7 @@ def translating_spark_errors() -> Iterator[None]:
             raise KeyboardInterrupt from error
         if isinstance(error, EtlError):
             raise
-        lacks = lacking(str(error))
+        lacks = lacking(str(error)) or other_catalog_error(str(error))
         if lacks:
             raise lacks from error
         found = _LOST.search(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,20 @@ def test_a_folder_is_tried_where_it_is_or_will_be_and_not_made(
     assert "metrics.path" in line.to_do and str(tmp_path / "file" / "b") in line.found
     assert line_of("own.prom").found == str(tmp_path)
     assert lines_of(check) == [], "there are to be none"
+
+
+def test_sizes_folders_and_the_user_of_spark_are_checked_without_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = {"spark.eventLog.enabled": True, "spark.eventLog.dir": f"file:{tmp_path}/gone"}
+    wrong = {**events, "spark.driver.memory": "4 gb", "spark.local.dir": "/dev/null/x"}
+    right = {**events, "spark.eventLog.dir": str(tmp_path), "spark.local.dir": f"{tmp_path}/new"}
+    check = doctor_machine.spark_settings
+    assert [line.exit_code for line in lines_of(check, spark=right)] == [0]
+    found = [line.error.where["key"] for line in lines_of(check, spark=wrong) if line.error]
+    assert found == ["spark.driver.memory", "spark.eventLog.dir", "spark.local.dir"]
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert "user id has no name" in lines_of(check, spark=right)[0].found
 
 
 def line_of_package(monkeypatch: pytest.MonkeyPatch, version: str | None) -> Line:

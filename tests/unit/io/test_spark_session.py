@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from etl.cli.common_options import run_context
+from etl.decide.spark_settings import error_of_start, invalid_settings
 from etl.decide.table_storage import level_of
 from etl.io.process import cores
 from etl.io.spark import session
@@ -239,6 +240,80 @@ def test_a_python_missing_on_the_workers_is_reported_with_its_path() -> None:
 )
 def test_what_a_transform_lacks_and_other_failures_are_none_of_it(text: str) -> None:
     assert lacking(text) is None
+
+
+MEMORY, EVENTS, MASTER = "spark.driver.memory", "spark.eventLog.dir", "spark.master"
+SPARKS = "An error occurred while calling o1.x.\n: org.apache.spark.Spark"
+EXITED = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+
+
+@pytest.mark.parametrize(
+    ("settings", "raised", "printed", "text", "key"),
+    [
+        ({}, EXITED, "Invalid maximum heap size: -Xmx9z\nError: Could not", "-Xmx9z", MEMORY),
+        (
+            {},
+            f"{SPARKS}IllegalArgumentException: System memory 1 must be at least",
+            "",
+            "1",
+            MEMORY,
+        ),
+        ({MASTER: "x"}, f"{SPARKS}Exception: Master must either be yarn", "", "yarn", MASTER),
+        (
+            {EVENTS: "file:/no/x"},
+            f"{SPARKS}X: y\n\tat z\nCaused by: java.io.FileNotFoundException: File file:/no/x is not",
+            "",
+            "start: java.io.FileNotFoundException: File file:/no/x is not",
+            EVENTS,
+        ),
+        (
+            {"spark.serializer": "a.Kyro"},
+            ": java.lang.ClassNotFoundException: a.Kyro",
+            "",
+            "Kyro",
+            "spark.serializer",
+        ),
+        (
+            {},
+            EXITED,
+            'Exception in thread "main" java.x.Y: invalid null input: name',
+            "user id",
+            None,
+        ),
+    ],
+)
+def test_a_session_that_does_not_start_is_reported_with_javas_reason_and_the_key(
+    settings: dict[str, str], raised: str, printed: str, text: str, key: str | None
+) -> None:
+    error = error_of_start(raised, printed, settings)
+    assert (error.exit_code, error.where.get("key")) == (2, key)
+    assert text in error.message
+
+
+def test_a_master_that_does_not_answer_and_a_jvm_that_is_killed_may_be_tried_again() -> None:
+    away = error_of_start(
+        "stopped SparkContext", "WARN Failed to connect to master a:7077", {MASTER: "spark://a"}
+    )
+    killed = error_of_start(EXITED, "", {MASTER: "local"})
+    assert (away.exit_code, away.where["key"], killed.exit_code) == (6, MASTER, 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({MEMORY: "4 gb"}, MEMORY),
+        ({MEMORY: "4gb"}, MEMORY),
+        ({MEMORY: "100m"}, MEMORY),
+        ({"spark.executor.memory": "4,5g"}, "spark.executor.memory"),
+        ({MASTER: "locl[2]"}, MASTER),
+        ({MEMORY: "2G", "spark.executor.memory": "4GB", MASTER: "k8s://https://h:1"}, None),
+        ({MASTER: "local[*, 4]", "spark.driver.maxResultSize": "0"}, None),
+    ],
+)
+def test_wrong_sizes_and_masters_are_rejected_before_a_jvm_starts(
+    settings: dict[str, str], key: str | None
+) -> None:
+    assert [error.where["key"] for error in invalid_settings(settings)] == [key] * bool(key)
 
 
 def test_a_secret_is_in_no_line_of_py4js_log(

@@ -89,6 +89,16 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(fetches) == 1
 
 
+def test_a_cache_that_cannot_be_written_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(SettingsError, match="The cache cannot be written: Not a dir") as raised:
+        java_and_jars.fetched("nothing", [])
+    assert "XDG_CACHE_HOME" in raised.value.action
+
+
 def test_a_fetch_that_was_cut_off_does_not_look_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches = bring(monkeypatch, fails=1)
     with pytest.raises(Unreachable):

@@ -45,7 +45,14 @@ from etl.io.delta.loaded_plans import (
 )
 from etl.io.delta.log import parse_shape
 from etl.io.delta.offsets_of_rows import condition_of, replaceable
-from etl.io.delta.stores import options_of, public_cause, table_folder, translate, unreachable
+from etl.io.delta.stores import (
+    options_of,
+    public_cause,
+    rejected_by_file_system,
+    table_folder,
+    translate,
+    unreachable,
+)
 from etl.io.delta.table_shape import (
     EVENT_DATE,
     announce_first_write,
@@ -176,6 +183,8 @@ class ArrowWriter:
         try:
             self._commit(plan, files, table, metadata, to)
         except OSError as error:  # delta-rs raises it for all failures of a file system or a store
+            if rejected_by_file_system(error, to.path):
+                delete_uncommitted(wanted)
             raise unreachable(error, to.path, "written") from public_cause(error, to.path)
 
     def _reject_unfit(self, table: DeltaTable, to: Destination) -> None:

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 
-from etl.errors import EtlError, NoExclusiveCreate, TableUnreachable
+from etl.errors import EtlError, NoExclusiveCreate, SettingsError, TableUnreachable
 from etl.io.delta.stores import options_of, public_cause, table_folder, unreachable
 from etl.io.delta.table_shape import PROBE_PREFIX, local_path
 from etl.settings.table import StoreKind, TablePath, kind_of, store_of
@@ -44,10 +44,10 @@ _STORE_CHECK = (
     "`If-None-Match: *` must fail if the name exists. Otherwise move the table to another store "
     "(docs/guides/networks-and-stores.md). Nothing was written; `etl doctor` probes again"
 )
-_MOUNT_CHECK = (
-    "Check the mount's type and options: the table needs hard links, as ext4, xfs and NFS have "
-    "them. Otherwise move the table to another file system (docs/guides/networks-and-stores.md). "
-    "Nothing was written; `etl doctor` probes again"
+_MOVE = (
+    "Set table.path to a file system with hard links (ext4, xfs, NFS), or to the URL of the bucket "
+    "instead of its mount (docs/guides/networks-and-stores.md). Nothing was written; `etl doctor` "
+    "probes again"
 )
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _UNSAFE_RENAME = "MOUNT_ALLOW_UNSAFE_RENAME"
@@ -66,9 +66,9 @@ class _Attempt(Enum):
 
 
 def require_exclusive_create(path: str) -> None:
-    """Raise NoExclusiveCreate if a file of the table's log could replace another one of its name.
+    """Raise an error if a file of the table's log could replace another one of its name.
 
-    Raises the errors of an append, too.
+    Raises NoExclusiveCreate for a store, SettingsError for a mount, and the errors of an append.
     """
     folder = local_path(path)
     if folder is None:
@@ -168,7 +168,24 @@ def _probe_mount(path: str, folder: Path) -> None:
         if probe is not None:
             shutil.rmtree(probe, ignore_errors=True)
     if fault is not None:
-        raise NoExclusiveCreate(f"{fault}: {_HARM}", path=path, mount=folder, action=_MOUNT_CHECK)
+        raise SettingsError(
+            f"{fault}: {_HARM}", key="table.path", path=path, mount=_mount_of(folder), action=_MOVE
+        )
+
+
+def _mount_of(folder: Path) -> str:
+    """Return the mount point of a directory and its type; the directory if they are unknown."""
+    folder = folder.resolve()
+    found = str(folder)
+    longest = -1
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines():
+            _, point, kind, *_ = line.split(" ")
+            point = point.replace("\\040", " ")
+            if folder.is_relative_to(point) and len(point) >= longest:
+                longest = len(point)
+                found = f"{point} ({kind})"
+    return found
 
 
 def _fault_of_links(probe: Path) -> str | None:

@@ -8,6 +8,7 @@ codes. Messages do not repeat texts of a store, as those quote the signed reques
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -568,6 +569,14 @@ def unreachable(
     if is_url(path):
         return of_store(error, path, operation)
     text = _obstacle_in(error) or first_line(error)
+    if _NOT_LINKED in str(error) and _os_error(error) in _NO_LINKS:
+        return SettingsError(
+            f"The mount of the table creates no hard links: {text}",
+            key="table.path",
+            path=path,
+            action="Set table.path to a file system with hard links (ext4, xfs, NFS), or to the URL "
+            "of the bucket instead of its mount. Nothing was committed",
+        )
     return TableUnreachable(
         f"The table cannot be {operation}: {text}",
         path=path,
@@ -605,8 +614,41 @@ def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
     )
 
 
+_REJECTED_CALLS = frozenset(
+    {
+        errno.EPERM,
+        errno.EXDEV,
+        errno.ENOSPC,
+        errno.EROFS,
+        errno.ENAMETOOLONG,
+        errno.ENOSYS,
+        errno.EOPNOTSUPP,
+        errno.EDQUOT,
+    }
+)
+"""The call that a local file system rejects so had no effect, then or later."""
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_NOT_LINKED = "Unable to rename file"
+"""Text of delta-rs for a hard link that fails, too."""
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def rejected_by_file_system(error: OSError, path: str) -> bool:
+    """Return True if delta-rs' commit to a local directory surely had no effect."""
+    return not is_url(path) and _os_error(error) in _REJECTED_CALLS
+
+
+def _os_error(error: BaseException) -> int | None:
+    found = _OS_ERROR.search(str(error))
+    return int(found[1]) if found else None
+
+
 def _obstacle_in(error: BaseException) -> str | None:
-    """Return the line with the cause: the last cause of a Java stack trace."""
+    """Return the line with the cause: of delta-rs the innermost one, of a Java stack trace the
+    last cause.
+    """
+    if _COLOURS.search(str(error)):
+        return _COLOURS.sub("", str(error)).strip().splitlines()[-1].strip()
     first = None
     last_cause = None
     for line in str(error).splitlines()[1:]:

@@ -242,6 +242,28 @@ def test_an_error_of_the_file_system_at_the_commit_is_reported_as_that_and_not_a
     assert appended(path, plan).result is Result.APPLIED
 
 
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [("Function not implemented (os error 38)", 2), ("Disk quota exceeded (os error 122)", 7)],
+)
+def test_a_commit_that_a_mount_rejects_leaves_no_file_and_shows_the_innermost_cause(
+    path: str, monkeypatch: pytest.MonkeyPatch, cause: str, code: int
+) -> None:
+    """With the text of delta-rs 1.6, colours and arrows included."""
+    arrow = "\n  \x1b[31m↳\x1b[0m "
+    text = f"Generic LocalFileSystem error{arrow}Unable to rename file{arrow}{cause}\n"
+
+    def reject(*_: object) -> None:
+        raise OSError(text)
+
+    monkeypatch.setattr(ArrowWriter, "_commit", reject)
+    with pytest.raises(EtlError) as caught:
+        appended(path, plan_of())
+    assert (caught.value.exit_code, cause in caught.value.message) == (code, True)
+    assert "\x1b" not in str(caught.value)
+    assert list(Path(path).rglob("*.parquet")) == []
+
+
 def test_rows_of_another_pipeline_that_come_meanwhile_are_no_conflict(path: str) -> None:
     appended(path, plan_of())
     table_id = id_of(path)

@@ -14,7 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from etl.errors import EtlError, NotKafka, PermissionDenied, SettingsError
+from etl.errors import (
+    BrokerUnreachable,
+    EtlError,
+    NotKafka,
+    PermissionDenied,
+    SettingsError,
+    ZooKeeperUnreachable,
+)
 from etl.model.security import LocalFile, SecretRef, Tls
 from etl.settings.secrets import open_regular, place_of_file, resolve_secret
 
@@ -24,14 +31,21 @@ class ConnectionBroken(ConnectionError):
 
     `answered`: a byte of the response had come, so asking again is not the same question. `check`:
     what the request makes of it. `each_time`: what it is where it happens on the next connection,
-    too.
+    too. `may_pass`: it is then a fault of the network or of a restart, and is tried longer.
     """
 
     def __init__(
-        self, why: str, *, answered: bool, action: str = "", each_time: EtlError | None = None
+        self,
+        why: str,
+        *,
+        answered: bool,
+        action: str = "",
+        each_time: EtlError | None = None,
+        may_pass: bool = False,
     ) -> None:
         super().__init__(why)
         self.answered, self.action, self.each_time = answered, action, each_time
+        self.may_pass = may_pass
 
 
 _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64
@@ -69,6 +83,8 @@ class Peer:
     """Its own settings for TLS versions and ciphers."""
     no_tls: type[EtlError]
     """The class of the error for a port without TLS."""
+    unreachable: type[EtlError]
+    """The class of the error for handshakes that are cut off."""
 
     @property
     def title(self) -> str:
@@ -90,6 +106,7 @@ BROKER = Peer(
     "ssl.keystore",
     "ssl.enabled.protocols and ssl.cipher.suites",
     NotKafka,
+    BrokerUnreachable,
 )
 ZOOKEEPER = Peer(
     "the server",
@@ -102,7 +119,10 @@ ZOOKEEPER = Peer(
     "ssl.keyStore",
     "ssl.enabledProtocols and ssl.ciphersuites",
     SettingsError,
+    ZooKeeperUnreachable,
 )
+_with_tls: set[str] = set()
+"""Addresses with which this process had a handshake: their ports speak TLS."""
 
 
 def wrap(
@@ -118,7 +138,9 @@ def wrap(
         timeout_s = connected.gettimeout()
         try:
             there = connected.getpeername()[:2]
-            return context.wrap_socket(connected, server_hostname=host)
+            wrapped = context.wrap_socket(connected, server_hostname=host)
+            _with_tls.add(address)
+            return wrapped
         except ssl.SSLCertVerificationError as error:
             raise _untrusted(
                 error, lambda: _names(context, there, host, timeout_s), host, tls, address, peer
@@ -128,7 +150,7 @@ def wrap(
         except TimeoutError:
             raise
         except OSError as error:
-            raise _no_tls(error.strerror or str(error), address, peer) from None
+            raise _cut_off(error.strerror or str(error), address, peer) from None
 
 
 def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> PermissionDenied | None:
@@ -176,8 +198,25 @@ def _no_tls(reason: str, address: str, peer: Peer) -> ConnectionBroken:
 
     A server that restarts may break a handshake once.
     """
+    if address in _with_tls:
+        return _cut_off(reason, address, peer)
     each_time = _port_without_tls(f"The port does not use TLS: {reason}", address, peer)
     return ConnectionBroken(f"in the TLS handshake: {reason}", answered=False, each_time=each_time)
+
+
+def _cut_off(reason: str, address: str, peer: Peer) -> ConnectionBroken:
+    """Return a broken connection that proves nothing about the port: a firewall, a proxy or a
+    restart cuts handshakes off, too.
+    """
+    each_time = peer.unreachable(
+        f"The TLS handshake was cut off: {reason}",
+        **{peer.place: address},
+        action=f"Check the network and the load of {peer.name}. If it never worked, check "
+        f"{peer.port}",
+    )
+    return ConnectionBroken(
+        f"in the TLS handshake: {reason}", answered=False, each_time=each_time, may_pass=True
+    )
 
 
 def _port_without_tls(message: str, address: str, peer: Peer) -> EtlError:

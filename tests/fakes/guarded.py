@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -62,7 +63,9 @@ class Guarded:
         self.ended_at = 0.0
         """Logins before this `time.monotonic` moment are over."""
         self.refuses = 0
-        """So many of the next connections are closed at once."""
+        """So many of the next connections are closed after their first bytes."""
+        self.resets = 0
+        """So many of the next connections are reset after their first byte."""
         self.hangs_up = False
         """On every request but those for versions and logins."""
         self.logins = 0
@@ -95,8 +98,15 @@ class Guarded:
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, EOFError), contextlib.closing(connection):
+            if self.resets:
+                self.resets -= 1
+                connection.recv(1)
+                linger = struct.pack("ii", 1, 0)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                return
             if self.refuses:
                 self.refuses -= 1
+                connection.recv(1 << 16)  # unread bytes would make it a reset
                 return
             if self._context is not None:
                 connection = self._context.wrap_socket(connection, server_side=True)

@@ -327,15 +327,35 @@ def test_a_second_hang_up_is_a_port_without_tls(broker: FakeBroker, certified: C
     authority, certificate = certified
     with Guarded(broker, context=encrypted(certificate)) as port:
         security = trusting(authority)
-        port.refuses = 1
-        with consumer_of(port, security) as consumer:
-            assert consumer.topic_metadata(["clicks"]).topics
         port.refuses = 2
         with (
             consumer_of(port, security) as consumer,
             pytest.raises(NotKafka, match="The port does not use TLS"),
         ):
             consumer.topic_metadata(["clicks"])
+        port.refuses = 1
+        with consumer_of(port, security) as consumer:
+            assert consumer.topic_metadata(["clicks"]).topics
+
+
+def test_a_reset_handshake_and_any_after_a_success_are_tried_until_the_deadline(
+    broker: FakeBroker, certified: Certified
+) -> None:
+    authority, certificate = certified
+    with Guarded(broker, context=encrypted(certificate)) as port:
+        port.resets = 5
+        with consumer_of(port, trusting(authority)) as consumer:
+            assert consumer.topic_metadata(["clicks"]).topics
+        port.refuses = 5
+        with consumer_of(port, trusting(authority)) as consumer:
+            assert consumer.topic_metadata(["clicks"]).topics
+        port.resets = 10_000
+        with SimpleConsumer(
+            "127.0.0.1", port.port, security=trusting(authority), request_timeout_s=0.7
+        ) as consumer:
+            with pytest.raises(BrokerUnreachable, match="TLS handshake was cut off") as raised:
+                consumer.topic_metadata(["clicks"])
+    assert "source.security.protocol" in raised.value.action
 
 
 def test_a_token_that_expires_on_its_way_is_requested_once_more(

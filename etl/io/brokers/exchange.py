@@ -52,6 +52,7 @@ from etl.model.security import OPEN, Security
 Greeted = tuple[Connection, BrokerProtocol]
 _MAX_ANSWER_BYTES = 64 << 10
 """A handshake response is below 1 KiB; other servers may claim anything."""
+_RETRY_S = 0.2
 _unanswering: set[tuple[str, int]] = set()
 """Addresses that left a handshake unanswered: no wait there again.
 
@@ -81,7 +82,24 @@ class Handshake:
         """Perform the handshake.
 
         Raises NotKafka for another protocol or a closed connection, BrokerUnreachable without an
-        answer, CorruptData; and as `tls` and `log_in`.
+        answer, CorruptData; and as `tls` and `log_in`. What may pass is tried until the deadline.
+        """
+        while True:
+            try:
+                return self._greet_twice(greeting, deadline)
+            except ConnectionBroken as broken:
+                if broken.each_time is None:
+                    raise closed_on_first_request(
+                        self._address, str(broken), greeting.check_if_truncated
+                    ) from None
+                if not broken.may_pass or time.monotonic() + _RETRY_S > deadline:
+                    raise broken.each_time from None
+                time.sleep(_RETRY_S)
+
+    def _greet_twice(self, greeting: Greeting, deadline: float) -> Greeted:
+        """Perform the handshake, a second time if the connection breaks.
+
+        Raises ConnectionBroken if it breaks again.
         """
         try:
             return self._greet_once(greeting, deadline)
@@ -89,18 +107,11 @@ class Handshake:
             pass
         # A broker that is being restarted may do this once; an old one, and a port of another
         # server, do it again.
-        try:
-            if greeting.older is not None:
-                found = self._greet_by_older(greeting, greeting.older, deadline)
-                if found is not None:
-                    return found
-            return self._greet_once(greeting, deadline)
-        except ConnectionBroken as again:
-            if again.each_time:
-                raise again.each_time from None
-            raise closed_on_first_request(
-                self._address, str(again), greeting.check_if_truncated
-            ) from None
+        if greeting.older is not None:
+            found = self._greet_by_older(greeting, greeting.older, deadline)
+            if found is not None:
+                return found
+        return self._greet_once(greeting, deadline)
 
     def missing_login(self, deadline: float) -> EtlError | None:
         """Return the error if the listener requires a login and none is configured; else None.

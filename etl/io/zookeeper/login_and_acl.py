@@ -234,7 +234,8 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         try:
             return tls.wrap(connected, host, self._settings, f"{host}:{address[1]}", tls.ZOOKEEPER)
         except ConnectionBroken as broken:
-            if broken.each_time is not None and address in self._broke:
+            is_again = address in self._broke and not broken.may_pass
+            if broken.each_time is not None and is_again:
                 raise broken.each_time from None
             self._broke.add(address)
             raise

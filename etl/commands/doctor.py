@@ -619,7 +619,7 @@ def check_losses_table(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, f"{path}: none yet, the first loss makes it")
 
 
-CHECKS = (
+CHECKS: tuple[Check, ...] = (
     Check("Java", doctor_machine.java, gives=Fact.JAVA),
     Check("Delta's jars", doctor_machine.jars),
     Check("Python packages", doctor_machine.packages),

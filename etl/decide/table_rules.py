@@ -45,6 +45,18 @@ Columns = Mapping[str, str]
 """Name -> `{"nullable": ..., "type": ...}`."""
 
 _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
+_NEVER_NULL = frozenset(
+    (
+        "topic",
+        "partition",
+        "offset",
+        "timestampType",
+        "broker_id",
+        "message_index",
+        "incarnation",
+    )
+)
+"""Columns that each record has: a table may require them."""
 _FORBIDDEN = " ,;{}()\n\t="
 """Characters that names of columns and struct fields may not have without column mapping (Delta:
 `SchemaUtils.checkFieldNames`).
@@ -95,7 +107,10 @@ def reject_other_columns(path: str, wanted: Columns, found: Columns) -> None:
         expected = _describe_type(kind)
         if name not in found:
             raise NotOurTable(f"The table has no column {name} (expected: {expected})", **where)
-        if not fits(json.loads(kind), json.loads(found[name])):
+        column = json.loads(found[name])
+        if name in _NEVER_NULL:
+            column["nullable"] = True
+        if not fits(json.loads(kind), column):
             message = (
                 f"The table's column {name} is {_describe_type(found[name])}, expected {expected}"
             )

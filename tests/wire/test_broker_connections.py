@@ -284,6 +284,7 @@ def test_a_refused_connection_and_a_host_without_an_address_are_unreachable(host
     with pytest.raises(BrokerUnreachable, match="No connection:") as raised:
         SimpleConsumer(host, port, request_timeout_s=5).topic_metadata()
     assert raised.value.where["broker"] == f"{host}:{port}"
+    assert ("advertised.listeners" in raised.value.action) == (host != "127.0.0.1")
 
 
 def test_a_consumer_works_after_ctrl_c(broker: FakeBroker, consumer: SimpleConsumer) -> None:

@@ -65,6 +65,12 @@ class ResponseCut(Exception):
         self.arrived = arrived
 
 
+CHECK_BROKER_RUNS = "Check that the broker runs, and that its host and port are right"
+_CHECK_NAME = (
+    "Check where the name comes from: source.bootstrap_servers, or the broker's own"
+    " advertised.listeners, which ZooKeeper and the brokers report. Let it resolve here (DNS,"
+    " /etc/hosts), or set source.listener to a listener whose name does"
+)
 _TLS = "handshake of TLS"
 _LEAST_BYTES_PER_S = 8 << 10
 """The bytes of a response that arrive at this rate or faster renew its deadline.
@@ -112,14 +118,16 @@ class Connection:
         except TimeoutError:
             raise self._late("connect") from None
         except (OSError, UnicodeError) as error:
-            # UnicodeError: the brokers' name of the host is no valid host name.
-            action = "Check that the broker runs, and that its host and port are right"
+            message = f"No connection: {getattr(error, 'strerror', None) or error}"
+            action = CHECK_BROKER_RUNS
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 action = (
                     "Check how many files a process may open (ulimit -n): connections to brokers"
                     " take up to half of them"
                 )
-            message = f"No connection: {getattr(error, 'strerror', None) or error}"
+            elif isinstance(error, socket.gaierror | UnicodeError):
+                message = f"{message}: this machine does not know the name {host}"
+                action = _CHECK_NAME
             raise BrokerUnreachable(message, broker=self.address, action=action) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -32,7 +32,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.io.brokers.connection import IdleConnections
+from etl.io.brokers.connection import CHECK_BROKER_RUNS, IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.process import open_files
 from etl.kafka.broker_types import returns_uncommitted_records
@@ -155,15 +155,22 @@ class Brokers:
     def first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
         """Return the response of the first broker that answers."""
         failures: list[str] = []
+        actions: list[str] = []
         for host, port in self._bootstrap:
             try:
                 return ask(self.consumer(host, port))
             except BrokerUnreachable as error:
                 failures.append(f"{host}:{port}: {error.message}")
+                actions.append(error.action)
+        action = (
+            "Check that brokers run at these addresses, which bootstrap_servers names or which are"
+            " registered in ZooKeeper"
+        )
+        if set(actions) != {CHECK_BROKER_RUNS} and len(set(actions)) == 1:
+            action = actions[0]
         raise BrokerUnreachable(
             f"No broker answers: {'; '.join(failures)}",
-            action="Check that brokers run at these addresses, which bootstrap_servers names or "
-            "which are registered in ZooKeeper",
+            action=action,
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

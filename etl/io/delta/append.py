@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from etl.decide.plan import why_not_arrow
 from etl.decide.table_rules import reject_other_columns
 from etl.decide.table_storage import names_of_write
-from etl.errors import EtlError, NotOurTable, SettingsError, TableUnreachable
+from etl.errors import EtlError, NotOurTable, SettingsError, TableUnreachable, whole_text
 from etl.io.delta.loaded_plans import (
     IsOurs,
     Outcome,
@@ -46,12 +46,15 @@ from etl.io.delta.loaded_plans import (
 from etl.io.delta.log import parse_shape
 from etl.io.delta.offsets_of_rows import condition_of, replaceable
 from etl.io.delta.stores import (
+    Constraint,
+    constraint_error,
     options_of,
     public_cause,
     rejected_by_file_system,
     table_folder,
     translate,
     unreachable,
+    violated_constraint,
 )
 from etl.io.delta.table_shape import (
     EVENT_DATE,
@@ -495,7 +498,32 @@ class SparkWriter:
         # A replay, too, has the transaction id: it removes rows, and its commit is not foreign.
         writer = writer.option("txnAppId", to.app_id).option("txnVersion", plan.number)
         # The options are fixed before the tasks run, so the commit cannot contain their results.
-        writer.option("userMetadata", metadata).save(spark_path(to.path))
+        writer = writer.option("userMetadata", metadata)
+        try:
+            writer.save(spark_path(to.path))
+        except Exception as error:  # any exception of Spark and Java
+            violated = violated_constraint(whole_text(error))
+            if violated is None:
+                raise
+            place = _first_violating(with_event_date(rows, to.partition_by), violated)
+            raise constraint_error(violated, to.path, plan.number, place) from error
+
+
+_PLACE = ("topic", "partition", "offset")
+
+
+def _first_violating(rows: DataFrame, violated: Constraint) -> dict[str, Any]:
+    """Return topic, partition and offset of a row that violates the constraint, by reading again.
+
+    Empty if the rows lack these columns, or cannot be read again.
+    """
+    with contextlib.suppress(Exception):  # any exception of Spark and Java
+        broken = rows.where(f"not coalesce(({violated.condition}), false)")
+        place = [name for name in (*_PLACE, "broker_id") if name in rows.columns]
+        found = broken.select(*place).limit(1).collect()
+        if found:
+            return dict(found[0].asDict())
+    return {}
 
 
 def replace_in(

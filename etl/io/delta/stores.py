@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from etl.errors import (
     unmark,
     whole_text,
 )
+from etl.model.partitions import TopicPartition, render_intervals
 from etl.model.security import SecretRef
 from etl.settings.choices import folder_of, is_url
 from etl.settings.secrets import resolve_secret
@@ -443,6 +444,48 @@ def _outside_of_replay(text: str, path: str) -> SettingsError | None:
         path=path,
         action="Check the function: it must not change topic, partition, offset and incarnation. "
         "Nothing was replaced",
+    )
+
+
+class Constraint(NamedTuple):
+    """A constraint of a table that rows violate."""
+
+    name: str
+    """As in a sentence."""
+    condition: str
+    """In SQL: true for the rows that it permits."""
+
+
+_CHECK = re.compile(r"CHECK constraint (\S+) (.+?) violated by row", re.DOTALL)
+_NOT_NULL = re.compile(r"NOT NULL constraint violated for column: ([^\s.]+)")
+
+
+def violated_constraint(text: str) -> Constraint | None:
+    """Return the constraint that Delta's exception names; None for anything else."""
+    found = _CHECK.search(text)
+    if found:
+        return Constraint(f"constraint {found[1]}, {found[2]},", found[2])
+    found = _NOT_NULL.search(text)
+    if found:
+        return Constraint(f"column {found[1]}, which is NOT NULL,", f"{found[1]} is not null")
+    return None
+
+
+def constraint_error(
+    violated: Constraint, path: str, plan_number: int, place: Mapping[str, Any]
+) -> NotOurTable:
+    """Return the error for rows that violate a constraint. `place`: of the record, if known."""
+    skip = "TOPIC:PARTITION:FROM-UNTIL"
+    if {"topic", "partition", "offset"} == place.keys():
+        partition = TopicPartition(place["topic"], place["partition"])
+        skip = render_intervals([(partition, place["offset"], place["offset"] + 1)])
+    return NotOurTable(
+        f"The table's {violated.name} rejects a row",
+        **place,
+        path=path,
+        action="Change the constraint or the transform; the next run appends the same plan again. "
+        f"To leave the record out: `etl plans supersede CONF {plan_number} --skip {skip} "
+        "--reason ...`",
     )
 
 

@@ -273,10 +273,12 @@ def check_columns(
     """
     fields = json.loads(expected)["fields"]
     names = [field["name"] for field in fields]
+    table = open_table(path)
+    if table is not None:
+        _reject_generated_partitions(table, (*names, EVENT_DATE), partition_by, path)
     reject_unknown(partition_by, names)
     if EVENT_DATE in partition_by and EVENT_DATE not in names:
         fields.append(_EVENT_DATE)
-    table = open_table(path)
     mapping_of_new_table = (spark or {}).get(_MAPPING_OF_NEW_TABLES, "none")
     with_mapping = table is not None or mapping_of_new_table != "none"
     reject_impossible_columns(fields, with_mapping=with_mapping, key=key)
@@ -314,9 +316,33 @@ def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
     table = open_table(path)
     if table is None:
         return
+    _reject_generated_partitions(table, partition_by, partition_by, path)
     found = shape_of(table)
     _reject_another_partitioning(found, tuple(partition_by), path)
     reject_partitions(found.columns, partition_by, path=path)
+
+
+def _reject_generated_partitions(
+    table: DeltaTable, names: Sequence[str], partition_by: Sequence[str], path: str
+) -> None:
+    """Raise NotOurTable for a generated partition column that the rows or the conf lack.
+
+    `names`: the columns of the rows.
+    """
+    for field in json.loads(table.schema().to_json())["fields"]:
+        name = field["name"]
+        expression = field.get("metadata", {}).get("delta.generationExpression")
+        is_partition = name in table.metadata().partition_columns
+        if expression is None or not is_partition or name in names and name in partition_by:
+            continue
+        raise NotOurTable(
+            f"The table is partitioned by {name}, which it generates ({expression}), and rows must "
+            "have the column",
+            path=path,
+            key="table.partition_by",
+            action=f"Make the column in transform.dataframe, F.expr({expression!r}), and set "
+            f"table.partition_by to {_listed(table.metadata().partition_columns)}",
+        )
 
 
 def _reject_another_partitioning(found: Shape, partition_by: Sequence[str], path: str) -> None:

@@ -66,6 +66,8 @@ def test_a_nullable_column_is_rejected_for_a_non_null_one_of_the_table() -> None
     message = r"column source is string not null, expected string \(path"
     with pytest.raises(NotOurTable, match=message):
         reject_other_columns("/t", nullable, required)
+    never_null = columns(nullable=False, topic="string", offset="long")
+    reject_other_columns("/t", columns(topic="string", offset="long"), never_null)
 
 
 def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_them() -> None:

@@ -15,12 +15,14 @@ from deltalake.exceptions import DeltaError
 
 from etl.errors import PermissionDenied, SettingsError, TableUnreachable
 from etl.io.delta.stores import (
+    constraint_error,
     is_conflict,
     is_obstacle,
     public_cause,
     translate,
     unreachable,
     unreadable,
+    violated_constraint,
 )
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
@@ -261,6 +263,28 @@ def test_of_a_java_stack_trace_the_line_with_the_cause_is_reported() -> None:
     reported = unreachable(OSError(text), "/t", "written")
     cause = "java.io.IOException: No space left on device"
     assert reported.message == f"The table cannot be written: {cause}"
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        (
+            "CHECK constraint few (offset < 3) violated by row with values:\n - offset : 3",
+            "(offset < 3)",
+        ),
+        ("NOT NULL constraint violated for column: key.\n", "key is not null"),
+        ("CHECK constraints are a table feature", None),
+    ],
+)
+def test_a_violated_constraint_is_recognised_and_the_record_can_be_left_out(
+    text: str, condition: str | None
+) -> None:
+    violated = violated_constraint(f"Job aborted\nCaused by: [DELTA_X] {text}")
+    assert (violated and violated.condition) == condition
+    if violated:
+        place = {"topic": "clicks", "partition": 1, "offset": 7}
+        action = constraint_error(violated, "/t", 12, place).action
+        assert "`etl plans supersede CONF 12 --skip clicks:1:7-8 --reason ...`" in action
 
 
 @pytest.mark.parametrize(

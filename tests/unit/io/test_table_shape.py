@@ -11,12 +11,14 @@ from typing import Any
 
 import pyarrow
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from etl.errors import FileLost, NotOurTable, SettingsError, TableUnreachable
 from etl.io.delta.loaded_plans import read_table
 from etl.io.delta.table_shape import (
     announce_first_write,
+    check_shape,
     check_writable,
     open_table,
     rust_path,
@@ -49,6 +51,22 @@ def shared(tmp_path: Path) -> Path:
     folder.mkdir(mode=0o755)
     folder.chmod(0o555)
     return folder
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",)])
+def test_a_generated_partition_column_is_rejected_with_one_way_out(
+    tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    generated = {"delta.generationExpression": "CAST(timestamp AS DATE)"}
+    day = Field("day", PrimitiveType("date"), metadata=generated)
+    fields = [*Schema.from_arrow(arrow_schema()).fields, day]
+    DeltaTable.create(str(tmp_path), Schema(fields), partition_by=["day"])
+    with pytest.raises(NotOurTable, match="partitioned by day, which it generates") as caught:
+        check_shape(str(tmp_path), arrow_schema(), partition_by)
+    assert caught.value.where["key"] == "table.partition_by"
+    assert "F.expr('CAST(timestamp AS DATE)')" in caught.value.action
+    with_day = arrow_schema().append(pyarrow.field("day", pyarrow.date32()))
+    check_shape(str(tmp_path), with_day, ("day",))
 
 
 def test_nothing_an_empty_folder_and_a_first_write_that_never_finished_are_no_table(

@@ -307,8 +307,8 @@ class TableUnreachable(EtlError):
 
 
 class NoExclusiveCreate(TableUnreachable):
-    """The table's store or mount creates a file over another one of its name: two writers could
-    replace each other's commit.
+    """The table's store creates a file over another one of its name: two writers could replace each
+    other's commit.
     """
 
 

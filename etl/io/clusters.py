@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.broker_registrations import (
     read_brokers,
+    read_listeners,
     read_physical_brokers,
     read_physical_cluster,
 )
@@ -62,6 +63,7 @@ def registered_cluster(
             timeout_s=timeout_s,
             generation=generation,
             security=security,
+            listeners=lambda: read_listeners(zookeeper),
         )
     return Cluster(
         addresses,

@@ -207,6 +207,15 @@ def test_a_silent_bootstrap_address_is_followed_by_the_next(brokers: Brokers) ->
     assert raised.value.where["brokers"] == f"{silent[0]}:{silent[1]}"
 
 
+def test_names_of_brokers_that_do_not_resolve_are_reported_with_the_listeners() -> None:
+    registered = ["INSIDE (PLAINTEXT)", "OUTSIDE (SSL)"]
+    with Cluster([("no-such-host.invalid", 9092)], listeners=lambda: registered) as cluster:
+        with pytest.raises(BrokerUnreachable, match="No broker's name is known here") as raised:
+            cluster.describe()
+    assert "source.listener" in raised.value.action
+    assert raised.value.action.endswith("INSIDE (PLAINTEXT), OUTSIDE (SSL)")
+
+
 def test_few_connections_are_enough(brokers: Brokers, cluster: Cluster) -> None:
     found = cluster.extents(LOGS, isolation=COMMITTED)
     assert [broker.open_connections() for broker in brokers] == [1, 1]

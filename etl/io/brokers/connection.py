@@ -66,7 +66,7 @@ class ResponseCut(Exception):
 
 
 CHECK_BROKER_RUNS = "Check that the broker runs, and that its host and port are right"
-_CHECK_NAME = (
+CHECK_NAME = (
     "Check where the name comes from: source.bootstrap_servers, or the broker's own"
     " advertised.listeners, which ZooKeeper and the brokers report. Let it resolve here (DNS,"
     " /etc/hosts), or set source.listener to a listener whose name does"
@@ -127,7 +127,7 @@ class Connection:
                 )
             elif isinstance(error, socket.gaierror | UnicodeError):
                 message = f"{message}: this machine does not know the name {host}"
-                action = _CHECK_NAME
+                action = CHECK_NAME
             raise BrokerUnreachable(message, broker=self.address, action=action) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -307,7 +307,7 @@ class Exchange:
         self.ends_by: float | None = None
         """Deadline (`time.monotonic`) of a request to many brokers, for this call, too.
 
-        None: each call has its own timeout.
+        None: each call has its own timeout. A response that is still arriving may end later.
         """
 
     @property

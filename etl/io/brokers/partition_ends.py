@@ -32,7 +32,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.io.brokers.connection import CHECK_BROKER_RUNS, IdleConnections
+from etl.io.brokers.connection import CHECK_BROKER_RUNS, CHECK_NAME, IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.process import open_files
 from etl.kafka.broker_types import returns_uncommitted_records
@@ -83,6 +83,7 @@ class Brokers:
         idle_connections   pool to take connections from and to return them to with `close`; None:
                            no reuse
         security           encryption and login
+        listeners          returns the names of the brokers' listeners, for a message
 
     Each request raises BrokerUnreachable if no broker answers, and NotKafka for another protocol.
     """
@@ -98,6 +99,7 @@ class Brokers:
         idle_connections: IdleConnections | None = None,
         keeps: int | None = None,
         security: Security = OPEN,
+        listeners: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         if not bootstrap:
             raise SettingsError(
@@ -108,6 +110,7 @@ class Brokers:
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
         self._registry = registry
+        self._listeners = listeners
         self._generation = generation
         self._idle_connections = idle_connections
         self.security = security
@@ -166,10 +169,16 @@ class Brokers:
             "Check that brokers run at these addresses, which bootstrap_servers names or which are"
             " registered in ZooKeeper"
         )
-        if set(actions) != {CHECK_BROKER_RUNS} and len(set(actions)) == 1:
+        message = f"No broker answers: {'; '.join(failures)}"
+        if len(set(actions)) == 1 and actions[0] != CHECK_BROKER_RUNS:
             action = actions[0]
+        if action == CHECK_NAME:
+            message = f"No broker's name is known here: {'; '.join(failures)}"
+            listeners = self._listeners()
+            if listeners:
+                action += f". The brokers have the listeners {', '.join(listeners)}"
         raise BrokerUnreachable(
-            f"No broker answers: {'; '.join(failures)}",
+            message,
             action=action,
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )

@@ -108,6 +108,17 @@ def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broke
     return tuple(sorted(usable))
 
 
+def read_listeners(zookeeper: ZooKeeper) -> list[str]:
+    """Return the listeners of the registered brokers, each with its protocol; none if ZooKeeper
+    does not answer.
+    """
+    registered: set[str] = set()
+    with contextlib.suppress(EtlError):
+        for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values():
+            registered.update(parse_listeners(payload))
+    return sorted(registered)
+
+
 def _no_listener(
     registrations: Mapping[str, bytes], security: Security, connect: str
 ) -> SettingsError:

@@ -39,7 +39,14 @@ from etl.io.spark.session import time_zone as session_time_zone
 from etl.reader.batch_transform import load_function
 from etl.settings.secrets import place_of_file
 from etl.settings.sections import Settings, files_of_secrets
-from etl.testkit.java_and_jars import DELTA_VERSION, cached_delta_jars, find_java, java_version
+from etl.testkit.java_and_jars import (
+    DELTA_VERSION,
+    SET_CACHE,
+    cache_folder,
+    cached_delta_jars,
+    find_java,
+    java_version,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -250,6 +257,13 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
     elif cached:
         yield ok(name, f"{len(cached)} jars of Delta {DELTA_VERSION} in {cached[0].parent}")
     else:
+        try:
+            _check_folder(name, cache_folder())
+        except OSError as error:
+            message = f"Delta's jars have no place: the cache cannot be written: {error.strerror}"
+            cache_error = SettingsError(message, path=cache_folder(), action=SET_CACHE)
+            yield failed(name, cache_error)
+            return
         yield advice(
             name,
             f"Delta {DELTA_VERSION} is not in the cache: "

@@ -30,7 +30,7 @@ from xml.sax.saxutils import quoteattr
 
 from etl.errors import SettingsError, Unreachable
 
-_SET_CACHE = "Set the variable XDG_CACHE_HOME to a folder that this user can write to"
+SET_CACHE = "Set the variable XDG_CACHE_HOME to a folder that this user can write to"
 
 
 def cache_folder() -> Path:
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
     except RuntimeError:
         raise SettingsError(
             "This user has no home directory, so there is no place for the cache",
-            action=_SET_CACHE,
+            action=SET_CACHE,
         ) from None
     return root / "offset-range-etl"
 
@@ -58,7 +58,7 @@ def writing_cache() -> Iterator[None]:
         if not file.is_relative_to(cache) and not cache.is_relative_to(file):
             raise
         raise SettingsError(
-            f"The cache cannot be written: {error.strerror}", path=file, action=_SET_CACHE
+            f"The cache cannot be written: {error.strerror}", path=file, action=SET_CACHE
         ) from error
 
 

@@ -107,6 +107,9 @@ def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
     assert list(tmp_path.iterdir()) == []
     (line,) = lines_of(doctor_machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
     assert (line.verdict, line.found) == (Verdict.OK, "spark.jars.packages: io.delta:delta")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    (line,) = lines_of(doctor_machine.jars)
+    assert line.exit_code == 2 and "XDG_CACHE_HOME" in line.to_do
 
 
 def test_a_java_of_another_version_is_refused_and_its_place_is_named(

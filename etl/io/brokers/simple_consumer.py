@@ -682,10 +682,12 @@ class SimpleConsumer(GroupOffsets):
         max_bytes: int = FETCH_MAX_BYTES,
         fetch_max_wait_ms: int = 500,
         min_bytes: int = 1,
+        keeps_arrived: bool = False,
     ) -> FetchAnswer:
         """Fetch several partitions in one request; each of the response carries its error code.
 
-        A throttled response may contain no partition (KIP-219): fetch again.
+        A throttled response may contain no partition (KIP-219): fetch again. `keeps_arrived`: see
+        `end_fetch`.
         """
         with self._alone():
             self.begin_fetch(
@@ -695,7 +697,7 @@ class SimpleConsumer(GroupOffsets):
                 fetch_max_wait_ms=fetch_max_wait_ms,
                 min_bytes=min_bytes,
             )
-            return self.end_fetch()
+            return self.end_fetch(keeps_arrived=keeps_arrived)
 
     def begin_fetch(
         self,

@@ -124,12 +124,27 @@ class BackfillPreview:
 
     @property
     def plans(self) -> int:
-        """Return the approximate number of plans."""
+        """Return the approximate number of plans: by the limits of a plan, and by the intervals, of
+        which a plan reads one in each partition.
+        """
+        plans = self._plans_within_limits(self.backfill.offsets, self.estimated_bytes)
+        sizes = self.beginning.snapshot.bytes_per_offset
+        for partition, intervals in self.backfill.intervals.items():
+            of_partition = 0
+            for start, until in intervals:
+                offsets = until - start
+                of_partition += self._plans_within_limits(
+                    offsets, offsets * cost_of(partition, sizes)
+                )
+            plans = max(plans, of_partition)
+        return plans
+
+    def _plans_within_limits(self, offsets: int, size: float) -> int:
         plans = 1
         if self.plan_bytes:
-            plans = max(plans, math.ceil(self.estimated_bytes / self.plan_bytes))
+            plans = max(plans, math.ceil(size / self.plan_bytes))
         if self.plan_records:
-            plans = max(plans, math.ceil(self.backfill.offsets / self.plan_records))
+            plans = max(plans, math.ceil(offsets / self.plan_records))
         return plans
 
     @property

@@ -90,6 +90,11 @@ def test_a_dry_run_reports_the_offsets_and_the_number_of_plans() -> None:
     assert replace(found, plan_records=2).plans == 3
     assert replace(found, plan_records=1).plans == 6, "six offsets, one in each plan"
     assert replace(found, plan_bytes=None).plans == 1
+    parts = {LOGS[0]: ((0, 600_000),), LOGS[1]: tuple((at, at + 5) for at in range(0, 80, 10))}
+    several = replace(found.beginning.backfill, intervals=parts)
+    of_parts = replace(found, beginning=replace(found.beginning, backfill=several), plan_bytes=None)
+    assert replace(of_parts, plan_records=100_000).plans == 8, "a plan reads one interval of each"
+    assert replace(of_parts, plan_records=50_000).plans == 13
 
 
 def test_a_preview_of_another_request_under_the_name_is_rejected(

@@ -185,8 +185,17 @@ def _level(amounts: Iterable[float], budget: float) -> float:
     return level
 
 
+KEYS_THAT_SHAPE_ROWS = (
+    "source.isolation_level",
+    "transform.dataframe",
+    "transform.record_batch",
+    "table.partition_by",
+)
+"""The keys of `shape_of_rows`, as messages name them."""
+
+
 def shape_of_rows(settings: Settings) -> str:
-    """Return the hash of the settings that shape the rows."""
+    """Return the hash of the settings that shape the rows (`KEYS_THAT_SHAPE_ROWS`)."""
     shaping = [
         settings.source.isolation_level.value,
         settings.transform.dataframe,

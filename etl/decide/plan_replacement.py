@@ -23,7 +23,7 @@ from etl.decide.member_offsets import (
     with_assignment,
 )
 from etl.decide.offsets import ends_of, starts_of
-from etl.decide.plan import plan_from, reading_of, shape_of_rows
+from etl.decide.plan import KEYS_THAT_SHAPE_ROWS, plan_from, reading_of, shape_of_rows
 from etl.decide.recreated_or_truncated import (
     is_what_was_read,
     permanently_missing_topics,
@@ -677,10 +677,8 @@ def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
     """Reject a stored plan after a change of the settings of its rows. Raises NeedsDecision."""
     if plan.shape == shape_of_rows(settings):
         return
-    restore = (
-        "Or restore source.isolation_level, transform and table.partition_by for one run, then "
-        "change them"
-    )
+    keys = f"{', '.join(KEYS_THAT_SHAPE_ROWS[:-1])} and {KEYS_THAT_SHAPE_ROWS[-1]}"
+    restore = f"Or restore what was changed of {keys} for one run, then change it again"
     action = (
         f"Run `etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then "
         f"read with the present conf, nothing is lost. {restore}"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from etl.errors import LedgersDisagree, Owned, PartitionTruncated, SettingsError
+from etl.errors import LedgersDisagree, NeedsDecision, Owned, PartitionTruncated, SettingsError
 from etl.ledger.documents import parse
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import TopicPartition
+from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Pause
 from etl.report.run_progress import Outcome
@@ -206,6 +207,30 @@ def test_a_run_with_nothing_new_only_looks() -> None:
     assert world.steps == ["observe"]
     assert outcomes(report) == [Outcome.UP_TO_DATE]
     assert set(outside.plans) == {1}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("source.isolation_level", Isolation.READ_UNCOMMITTED),
+        ("transform.dataframe", "shaping:rows"),
+        ("transform.record_batch", "shaping:batch"),
+        ("table.partition_by", ("event_date",)),
+    ],
+)
+def test_a_stored_plan_is_not_replayed_in_another_shape(key: str, value: Any) -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    world = FakeWorld(outside, SETTINGS)
+    section, name = key.split(".")
+    changed = getattr(SETTINGS, section).model_copy(update={name: value})
+    with pytest.raises(NeedsDecision, match="the settings of its rows have changed") as caught:
+        ingest(world, SETTINGS.model_copy(update={section: changed}), new_report())
+    assert key in caught.value.action
+    assert world.steps == ["observe"]
+    run(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("trouble", ["live group", "owned"])

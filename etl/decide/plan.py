@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offsets
 from etl.decide.lag import find_expiring
+from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.member_offsets import read_by_others
 from etl.decide.offsets import known_topics, pending_partitions, start_of
 from etl.decide.recreated_or_truncated import (
@@ -319,7 +320,7 @@ def plan_from(
         reject_recreated_or_truncated(last, snapshot, reached)
     reject_leaderless(snapshot.leaderless, settings)
 
-    readings = _readings(known, last, snapshot, settings, asking)
+    readings = _readings(known, last, snapshot, settings, asking, beyond)
     is_replacement = last is not None and last.number == number
     begins = _begins(known, readings, beyond)
     reject_misaligned_offsets(begins, snapshot, last, is_left=is_replacement)
@@ -398,6 +399,7 @@ def _readings(
     snapshot: Snapshot,
     settings: Settings,
     asking: PlanRequest,
+    given_up: Collection[Loss],
 ) -> dict[TopicPartition, _Reading]:
     """Return what can be read of each partition that has a start, up to the requested bounds."""
     # All starts are decided before any partition is read: errors of starts come first.
@@ -411,7 +413,7 @@ def _readings(
         if start is not None:
             starts[partition] = start
     readings = {
-        partition: reading_of(partition, start, snapshot, settings)
+        partition: reading_of(partition, start, snapshot, settings, given_up)
         for partition, start in starts.items()
     }
     for partition, reading in readings.items():
@@ -530,11 +532,16 @@ def _record_epochs(
 
 
 def reading_of(
-    partition: TopicPartition, wanted: int, snapshot: Snapshot, settings: Settings
+    partition: TopicPartition,
+    wanted: int,
+    snapshot: Snapshot,
+    settings: Settings,
+    given_up: Collection[Loss] = (),
 ) -> _Reading:
     """Return the readable offsets of a partition from `wanted` on.
 
-    Raises NotYetReadable, BadOffset, and DataLoss if policy is `fail`.
+    Raises NotYetReadable, BadOffset, and DataLoss if policy is `fail` and expired offsets are not
+    `given_up` already, as by an operator.
     """
     offsets = snapshot.readable[partition]
     if offsets.end_offset < wanted <= offsets.end_offset + offsets.held_back:
@@ -551,9 +558,16 @@ def reading_of(
         raise _above_the_end(partition, wanted, snapshot)
     if wanted >= offsets.log_start_offset:
         return _Reading(wanted, offsets.end_offset)
-    if settings.source.on_data_loss is OnDataLoss.FAIL:
+    decided = []
+    for loss in given_up:
+        if loss.partition == partition:
+            decided.append((loss.from_offset, loss.until_offset))
+    undecided = subtract_intervals((wanted, offsets.log_start_offset), decided)
+    if undecided and settings.source.on_data_loss is OnDataLoss.FAIL:
+        wanted = undecided[0][0]
+        count = sum(until - start for start, until in undecided)
         message = (
-            f"{offsets.log_start_offset - wanted:,} {partition.unit}s are gone: wanted {wanted}, "
+            f"{count:,} {partition.unit}s are gone: wanted {wanted}, "
             f"the log starts at {offsets.log_start_offset}"
         )
         action = (

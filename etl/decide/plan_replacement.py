@@ -113,8 +113,11 @@ def replacement_plan(
     )
     ranges = without_losses(plan.ranges, earlier)
     not_read = [r for r in old.ranges if r.partition in deleted]
-    left = exclude_skipped((*ranges, *not_read), skipped)
-    losses = (*kept, *without_losses(plan.losses.lost, earlier), *skipped)
+    expired = without_losses(plan.losses.lost, earlier)
+    # Retention may have taken what an operator skips; the decision stays the operator's.
+    skipped_of_log = without_losses(skipped, expired)
+    left = exclude_skipped((*ranges, *not_read), skipped_of_log)
+    losses = (*kept, *without_losses(expired, skipped), *skipped)
     lost = without_losses(_losses_of_missing(old, gone), losses)
     ranges_left = [r for r in left if r.partition not in deleted]
     return replace(

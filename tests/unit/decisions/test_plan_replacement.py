@@ -156,6 +156,28 @@ def test_offsets_that_the_plan_does_not_read_cannot_be_skipped(skip: tuple[int, 
         instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
 
 
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_an_operator_may_skip_exactly_the_offsets_that_retention_took(policy: str) -> None:
+    skip = Loss(A, 3, 8, LossReason.SKIPPED)
+    gone = snapshot_of({A: (8, 30)})
+    plan = instead_of(gone, skip, settings=settings_of(on_data_loss=policy))
+    assert offsets_of(plan) == {A: [(8, 30)]}
+    assert plan.losses.lost == (*STORED.losses.lost, skip)
+    again_plan = with_id(
+        replacement_plan(
+            Supersede(plan, "again"), gone, settings_of(on_data_loss=policy), now_ms=NOW_MS
+        )
+    )
+    assert again_plan.losses.lost == plan.losses.lost, "the decision lasts"
+    more_is_gone = snapshot_of({A: (10, 30)})
+    if policy == "fail":
+        with pytest.raises(DataLoss, match="2 offsets are gone: wanted 8, the log starts at 10"):
+            instead_of(more_is_gone, skip)
+    else:
+        plan = instead_of(more_is_gone, skip, settings=settings_of(on_data_loss=policy))
+        assert plan.losses.lost[-2:] == (Loss(A, 8, 10, LossReason.EXPIRED), skip)
+
+
 SKIPPING = settings_of(on_data_loss="skip")
 SKIPPED = Loss(A, 5, 8, LossReason.SKIPPED)
 

@@ -320,7 +320,8 @@ def _explain(
     allowed = frozenset[int]()
     if short:
         origins = _all_origins(services, of_all, short)
-        removals, allowed = _removals(services, ledgers.ledger, table, origins.values())
+        topics = frozenset(audited.partition.topic for audited, _, _ in short)
+        removals, allowed = _removals(services, ledgers.ledger, table, origins.values(), topics)
     for f in found:
         audited = f.audited
         gaps = gaps_of(
@@ -407,8 +408,10 @@ def _removals(
     ledger: Ledger,
     table: Table,
     origins: Iterable[Origin],
+    topics: Collection[str],
 ) -> tuple[tuple[ForeignCommit, ...], frozenset[int]]:
-    """Return the commits of other writers that removed rows, and the accepted versions of these.
+    """Return the commits of other writers that removed rows of these topics, and the accepted
+    versions of these.
 
     They are accepted by policy or by an operator.
     """
@@ -423,12 +426,18 @@ def _removals(
     if known and len(known) == len(versions):
         after = min(known)
     log = open_log(rust_path(settings.path))
-    logged = removals_since(log, table.version, after, services.app_id)
-    found = sorted({*logged, *noted}, key=lambda commit: commit.delta_version)
+    inherited = ledger.newest.predecessor_numbers if ledger.newest else {}
+    logged = removals_since(
+        log, table.version, after, services.app_id, topics.__contains__, inherited
+    )
+    # The ledger does not note which pipeline made a commit.
+    commits = {replace(commit, by=None, unread=None): commit for commit in (*noted, *logged)}
+    found = sorted(commits.values(), key=lambda commit: commit.delta_version)
     accepted = accepted_version(ledger.acknowledged, table)
     allowed = set()
     for commit in found:
         is_accepted = accepted is not None and commit.delta_version <= accepted
-        if is_accepted or commit in noted or is_let_pass(commit, settings.on_rows_removed):
+        is_noted = replace(commit, by=None, unread=None) in noted
+        if is_accepted or is_noted or is_let_pass(commit, settings.on_rows_removed):
             allowed.add(commit.delta_version)
     return tuple(found), frozenset(allowed)

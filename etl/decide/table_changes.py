@@ -9,11 +9,18 @@ Not here: the state of the pipeline that follows (etl/decide/reconcile.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from etl.errors import LedgersDisagree
 from etl.model.partitions import topics_of
-from etl.model.plans import CommitResult, Plan, PlanKind, RowsBefore, TableExpectation
+from etl.model.plans import (
+    CommitResult,
+    Plan,
+    PlanKind,
+    Predecessor,
+    RowsBefore,
+    TableExpectation,
+)
 from etl.model.snapshot import (
     Acknowledgement,
     FirstRun,
@@ -203,9 +210,13 @@ def plan_of(state: Replay | Supersede | RebuildFromTable | StoredBackfill | UpTo
     return state.plan
 
 
+APP_ID_PREFIX = "offset-range-etl/"
+"""Prefix of the application id of each pipeline. Cluster, group and pipeline follow."""
+
+
 def app_id_of(cluster: str, group: str, pipeline: str) -> str:
     """Return the application id of a pipeline in the table's transactions."""
-    return f"offset-range-etl/{cluster}/{group}/{pipeline}"
+    return f"{APP_ID_PREFIX}{cluster}/{group}/{pipeline}"
 
 
 def name_of(app_id: str) -> str:
@@ -260,6 +271,26 @@ def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> Ledger
     return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
 
 
+IsOurs = Callable[[str], bool]
+"""True if the pipeline reads a topic of this name."""
+
+
+def removes_rows_of(
+    plan: Plan | None, by: Predecessor, is_ours: IsOurs, inherited: Mapping[str, int]
+) -> bool:
+    """Return whether a commit of pipeline `by` that removed rows may have removed rows of ours.
+
+    A replay removes the rows of its ranges and no others, so its plan decides. `plan`: that of the
+    commit; None: the commit has no readable plan. `inherited`: application id and last inherited
+    plan of each predecessor: these plans count as ours.
+    """
+    if plan is None:
+        return True
+    if by.number <= inherited.get(by.app_id, -1):
+        return False
+    return any(is_ours(topic) for topic in plan.read_topics)
+
+
 REMOVED_ROWS = "removed rows"
 REDEFINED = "redefined the table"
 """What a commit of another writer did (`ForeignCommit.why`)."""
@@ -299,13 +330,18 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
             "CONF` names doubled rows"
         )
         return LedgersDisagree(message, table_version=first.delta_version, action=action)
-    message = f"Since our last commit the {first.operation} of another writer {first.why}"
+    writer = "another writer"
+    taken_back = "the later commits, too"
+    if first.unread:
+        writer = f"{name_of(first.unread.app_id)}, whose plan cannot be read,"
+        taken_back = "what that pipeline loaded"
+    message = f"Since our last commit the {first.operation} of {writer} {first.why}"
+    restorable = _describe_restore(changes, newest_version)
     if newest_version is None:
         newest_version = first.delta_version
     accept = f"etl table accept-changes CONF {newest_version} --reason ..."
     replay = "etl replay CONF -p TOPIC:PARTITION --from ... --until ... --reason ..."
     restores = [change for change in changes[1:] if change.operation == RESTORE]
-    reaches_head = newest_version - first.delta_version + 1 == len(changes)
     if restores:
         message += f", and a RESTORE came after it, at version {restores[-1].delta_version}"
         action = (
@@ -313,16 +349,15 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
             f"then accept the table as it is now: {accept}. Rows that are still missing are loaded "
             f"again by `{replay}`"
         )
-    elif reaches_head:
+    elif restorable:
         action = (
-            "Check its author and reason (DESCRIBE HISTORY); then RESTORE the table to version "
-            f"{first.delta_version - 1}, or accept the change, and rows that it removed stay "
-            f"removed: {accept}"
+            f"Check its author and reason (DESCRIBE HISTORY); then {restorable}, or accept the "
+            f"change, and rows that it removed stay removed: {accept}"
         )
     elif first.why == REMOVED_ROWS:
         action = (
             "Check its author and reason (DESCRIBE HISTORY), and which offsets are missing "
-            "(`etl verify CONF`). A RESTORE would take back the later commits, too: accept the "
+            f"(`etl verify CONF`). A RESTORE would take back {taken_back}: accept the "
             f"change ({accept}), and load missing rows again with `{replay}`, as far as Kafka "
             f"still has their records; version {first.delta_version - 1} of the table has the rows"
         )
@@ -333,6 +368,26 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
             f"{accept}"
         )
     return LedgersDisagree(message, table_version=first.delta_version, action=action)
+
+
+def _describe_restore(changes: Sequence[ForeignCommit], newest_version: int | None) -> str:
+    """Return the advice to RESTORE the table, and what that takes back; empty if it takes back a
+    commit that is not one of the changes, or one of another pipeline.
+    """
+    first = changes[0].delta_version
+    versions = [change.delta_version for change in changes]
+    if newest_version is None or versions != list(range(first, newest_version + 1)):
+        return ""
+    if any(change.by or change.unread for change in changes):
+        return ""
+    operations = " and ".join(dict.fromkeys(change.operation for change in changes))
+    taken_back = f"version {first}"
+    if newest_version > first:
+        taken_back = f"versions {first} to {newest_version}"
+    return (
+        f"RESTORE the table to version {first - 1}, which takes back {taken_back} ({operations}) "
+        "and nothing else"
+    )
 
 
 def unacknowledged(

@@ -57,7 +57,7 @@ DIFFERING: Mapping[type, Mapping[str, Differs]] = {
         "read_by_others": Differs.LEFT_OUT,
         "has_unknown_plans": Differs.LEFT_OUT,
     },
-    ForeignCommit: {"by": Differs.NOT_STORED},
+    ForeignCommit: {"by": Differs.NOT_STORED, "unread": Differs.NOT_STORED},
     Acknowledgement: {"rows_of": Differs.LEFT_OUT},
     Backfill: {"incarnations": Differs.ZERO_IF_ABSENT, "lost": Differs.APART},
 }

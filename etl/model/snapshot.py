@@ -92,6 +92,8 @@ class ForeignCommit:
     """The change: `removed rows`, `redefined the table`."""
     by: Predecessor | None = None
     """If another pipeline loaded a topic of ours: its application id and plan number."""
+    unread: Predecessor | None = None
+    """If the commit is another pipeline's and its plan cannot be read: the same."""
 
 
 @dataclass(frozen=True, slots=True)

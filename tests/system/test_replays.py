@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,22 @@ def marks(path: Path) -> dict[tuple[int, int], int]:
     places = Counter((row["partition"], row["offset"]) for row in rows)
     assert max(places.values(), default=1) == 1, places.most_common(3)
     return {(row["partition"], row["offset"]): row["timestampType"] for row in rows}
+
+
+def test_a_replay_stops_no_other_pipeline_of_the_table(
+    pipeline: Pipeline, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    other = make_pipeline(table={"path": str(pipeline.table)})
+    for one in (pipeline, other):
+        one.produce(40)
+        one.ran()
+    replayed = replay(other, "--from", "2", "--until", "6", "--yes")
+    assert replayed.code == 0, replayed.err
+    pipeline.produce(40)
+    assert pipeline.ran().outcomes == ["ingested"]
+    for one in (pipeline, other):
+        proof = one.door("verify")
+        assert (proof.code, proof.document["by_others"]) == (0, []), proof.err
 
 
 def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_next_run_know_it(

@@ -31,11 +31,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.decide.plan import why_not_arrow
+from etl.decide.table_changes import IsOurs
 from etl.decide.table_rules import reject_other_columns
 from etl.decide.table_storage import names_of_write
 from etl.errors import EtlError, NotOurTable, SettingsError, TableUnreachable, whole_text
 from etl.io.delta.loaded_plans import (
-    IsOurs,
     Outcome,
     Result,
     another_table,

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 
-from etl.errors import LedgersDisagree, NeedsDecision, TableAppeared, TableUnreachable
+from etl.decide.table_changes import APP_ID_PREFIX, IsOurs
+from etl.errors import LedgersDisagree, TableAppeared, TableUnreachable
 from etl.io.delta.log import (
     Commit,
     Shape,
@@ -31,6 +32,7 @@ from etl.io.delta.log import (
     judge,
     open_log,
     parse_commit,
+    plan_of,
     read_commit_file,
     walk_back,
 )
@@ -42,7 +44,7 @@ from etl.io.delta.table_shape import (
     rust_path,
     shape_of,
 )
-from etl.ledger.plan_document import parse_commit_metadata, parse_plan
+from etl.ledger.plan_document import parse_commit_metadata
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Plan, Predecessor
 from etl.model.snapshot import (
@@ -57,17 +59,11 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-OURS = "offset-range-etl/"
-"""Prefix of the application id of each pipeline. Cluster, group and pipeline follow."""
-
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint"
     r"(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-fA-F-]{36})?"
     r"\.(?P<kind>parquet|json)"
 )
-
-IsOurs = Callable[[str], bool]
-"""True if the pipeline reads a topic of this name."""
 
 
 def none_of_ours(topic: str) -> bool:
@@ -91,7 +87,7 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
         raise unreachable(error, path, "read") from public_cause(error, path)
     wanted = {}
     for other, number in transactions.items():
-        if other.startswith(OURS) and other != app_id:
+        if other.startswith(APP_ID_PREFIX) and other != app_id:
             wanted[other] = number
     if not wanted:
         return ()
@@ -145,7 +141,7 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
         transactions = parse_commit(version, content).transactions
         is_of_pipeline = False
         for name in transactions:
-            if not name.startswith(OURS):
+            if not name.startswith(APP_ID_PREFIX):
                 continue
             if name == app_id:
                 return False
@@ -243,7 +239,7 @@ def _load(
     commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs
 ) -> Iterator[ForeignCommit]:
     for other, number in sorted(commit.transactions.items()):
-        if not other.startswith(OURS) or other == app_id:
+        if not other.startswith(APP_ID_PREFIX) or other == app_id:
             continue
         if number <= taken.get(other, -1):
             continue
@@ -272,17 +268,6 @@ def _loaded_topics(plan: Plan, inherits_from_us: bool) -> frozenset[str]:
     if inherits_from_us:
         return plan.known_topics
     return frozenset(r.partition.topic for r in plan.ranges)
-
-
-def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
-    """Return the plan in the metadata of a pipeline's commit; None without a readable plan."""
-    metadata = parse_commit_metadata(user_metadata or "", delta_version)
-    if metadata is None or metadata.document is None:
-        return None
-    try:
-        return parse_plan(metadata.document, path=f"commit {delta_version} of the table")
-    except (LedgersDisagree, NeedsDecision):  # damaged, or of a newer version: offsets unknown
-        return None
 
 
 def holds_rows_of(path: str, topic: str) -> bool:
@@ -409,7 +394,8 @@ def _state_of(
         metadata, since = find_commit(files, version, app_id, in_table, known)
     # RESTORE, DELETE and an overwrite keep the transaction version: only the commits since ours
     # show that rows are gone. The table is read before and after an append.
-    foreign = _foreign(since, app_id, path)
+    inherited = plan.predecessor_numbers if plan else {}
+    foreign = _foreign(since, app_id, path, is_ours, inherited)
 
     # A first plan has no recorded commit to start from: of two pipelines that begin together only
     # the earlier one would see the other. So the search starts at the table version of the plan.
@@ -422,7 +408,11 @@ def _state_of(
     loads = loads_of_others(
         files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest
     )
-    return Table(table_id, version, in_table, metadata, foreign + loads)
+    # A replay of another pipeline is a load of its topics, and may remove rows of ours.
+    loaded_at = {load.delta_version for load in loads}
+    removals = [found for found in foreign if found.delta_version not in loaded_at]
+    changes = sorted((*removals, *loads), key=lambda change: change.delta_version)
+    return Table(table_id, version, in_table, metadata, tuple(changes))
 
 
 def holds_commits(path: str, app_id: str) -> bool:
@@ -483,7 +473,13 @@ def _metadata_of(commit: Commit, app_id: str) -> CommitMetadata | None:
     return metadata if metadata and metadata.app_id == app_id else None
 
 
-def _foreign(since: Sequence[Commit], app_id: str, path: str) -> tuple[ForeignCommit, ...]:
+def _foreign(
+    since: Sequence[Commit],
+    app_id: str,
+    path: str,
+    is_ours: IsOurs,
+    inherited: Mapping[str, int],
+) -> tuple[ForeignCommit, ...]:
     """Return the harmful commits of other writers.
 
     Columns are compared with those before the first of these commits.
@@ -492,7 +488,7 @@ def _foreign(since: Sequence[Commit], app_id: str, path: str) -> tuple[ForeignCo
     before = _shape_at(since[0].version - 1, path) if redefined else None
     harmful = []
     for commit in since:
-        found = judge(commit, app_id, before)
+        found = judge(commit, app_id, before, is_ours, inherited)
         if found:
             harmful.append(found)
     return tuple(harmful)

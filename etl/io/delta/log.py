@@ -14,13 +14,23 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from pyarrow import fs
 
-from etl.decide.table_changes import REDEFINED, REMOVED_ROWS, RESTORE
-from etl.errors import TableUnreachable
+from etl.decide.table_changes import (
+    APP_ID_PREFIX,
+    REDEFINED,
+    REMOVED_ROWS,
+    RESTORE,
+    IsOurs,
+    removes_rows_of,
+)
+from etl.errors import LedgersDisagree, NeedsDecision, TableUnreachable
 from etl.io.delta.stores import options_of, public_cause, unreachable
+from etl.ledger.plan_document import parse_commit_metadata, parse_plan
+from etl.model.plans import Plan, Predecessor
 from etl.model.snapshot import ForeignCommit
 
 
@@ -200,35 +210,90 @@ def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
         return Shape(table_id, columns, tuple(partition_by))
 
 
-def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | None:
+def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
+    """Return the plan in the metadata of a pipeline's commit; None without a readable plan."""
+    metadata = parse_commit_metadata(user_metadata or "", delta_version)
+    if metadata is None or metadata.document is None:
+        return None
+    try:
+        return parse_plan(metadata.document, path=f"commit {delta_version} of the table")
+    except (LedgersDisagree, NeedsDecision):  # damaged, or of a newer version: offsets unknown
+        return None
+
+
+def every_topic(topic: str) -> bool:
+    """Return True: for callers that do not know which topics are the pipeline's."""
+    return True
+
+
+_NO_PREDECESSORS: Mapping[str, int] = MappingProxyType({})
+
+
+def judge(
+    commit: Commit,
+    app_id: str,
+    before: Shape | None,
+    is_ours: IsOurs = every_topic,
+    inherited: Mapping[str, int] = _NO_PREDECESSORS,
+) -> ForeignCommit | None:
     """Return the change of our rows or columns by this commit; None if it is ours or harmless.
 
     `before` is the table's shape before it; None: unknown, and no shape is compared. A RESTORE
-    always counts: it may restore rows that the table holds already.
+    always counts: it may restore rows that the table holds already. Rows that another pipeline
+    removed are judged by its plan (`removes_rows_of`, also for `is_ours` and `inherited`).
     """
     if app_id in commit.transactions:
         return None
     if before is not None and commit.shape is not None and not _kept(before, commit.shape):
         return ForeignCommit(commit.version, commit.operation, REDEFINED)
     if commit.removed_rows:
-        return ForeignCommit(commit.version, commit.operation, REMOVED_ROWS)
+        return _removal(commit, is_ours, inherited)
     if commit.operation == RESTORE:
         return ForeignCommit(commit.version, commit.operation, "brought rows back")
     return None
 
 
+def _removal(commit: Commit, is_ours: IsOurs, inherited: Mapping[str, int]) -> ForeignCommit | None:
+    """Return a removal of rows; None if it is of another pipeline, and of rows that are not ours."""
+    by = _pipeline_of(commit)
+    if by is None:
+        return ForeignCommit(commit.version, commit.operation, REMOVED_ROWS)
+    plan = plan_of(commit.user_metadata, commit.version)
+    if plan is not None and plan.number != by.number:
+        plan = None
+    if not removes_rows_of(plan, by, is_ours, inherited):
+        return None
+    if plan is None:
+        return ForeignCommit(commit.version, commit.operation, REMOVED_ROWS, unread=by)
+    return ForeignCommit(commit.version, commit.operation, REMOVED_ROWS, by)
+
+
+def _pipeline_of(commit: Commit) -> Predecessor | None:
+    """Return the pipeline of a commit; None without one."""
+    for name, number in commit.transactions.items():
+        if name.startswith(APP_ID_PREFIX):
+            return Predecessor(name, number)
+    return None
+
+
 def removals_since(
-    files: fs.FileSystem, newest: int, after: int | None, app_id: str
+    files: fs.FileSystem,
+    newest: int,
+    after: int | None,
+    app_id: str,
+    is_ours: IsOurs = every_topic,
+    inherited: Mapping[str, int] = _NO_PREDECESSORS,
 ) -> list[ForeignCommit]:
     """Return commits of other writers that removed or restored rows, oldest first.
 
     after     a version; only commits above it are read (None: all that the log holds)
+    others    as in `judge`
     """
     found = []
     for commit in walk_back(files, newest):
         if after is not None and commit.version <= after:
             break
-        judged = judge(commit, app_id, None)
+        judged = judge(commit, app_id, None, is_ours, inherited)
         if judged:
             found.append(judged)
     return found[::-1]

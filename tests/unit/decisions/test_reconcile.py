@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from etl.decide.offsets import RESTORE, Ends
 from etl.decide.reconcile import reconcile
-from etl.decide.table_changes import is_told, reject_changes_by_others
+from etl.decide.table_changes import error_of, is_told, reject_changes_by_others
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import CommitResult, Plan, PlanKind, Predecessor, RangeResult, StaleRows
@@ -419,6 +419,22 @@ def test_a_restore_is_advised_only_where_it_takes_back_nothing_else(
     assert ("A RESTORE would take back the later commits" in error.action) is not restores
     assert ("`etl replay CONF" in error.action) is not restores
     assert f"etl table accept-changes CONF {newest}" in error.action
+
+
+def test_a_restore_is_advised_with_what_it_takes_back_and_never_to_undo_another_pipeline() -> None:
+    strangers = (
+        ForeignCommit(8, "DELETE", "removed rows"),
+        ForeignCommit(9, "MERGE", "removed rows"),
+    )
+    action = error_of(strangers, 9).action
+    assert (
+        "RESTORE the table to version 7, which takes back versions 8 to 9 (DELETE and MERGE)"
+        in action
+    )
+    loaded = ForeignCommit(9, "WRITE", "loaded topic clicks", Predecessor(APP_ID, 5))
+    unread = ForeignCommit(8, "WRITE", "removed rows", unread=Predecessor(APP_ID, 5))
+    for changes, newest in (((strangers[0], loaded), 9), (strangers, None), ((unread,), 8)):
+        assert "RESTORE the table" not in error_of(changes, newest).action
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,18 @@ def plan_of(
     )
 
 
-def commit(path: Path, app_id: str, plan: Plan) -> None:
+def commit(path: Path, app_id: str, plan: Plan, *, replaces: str | None = None) -> None:
+    """Append a row under the plan's number; `replaces`: in place of the rows of this predicate."""
     properties = CommitProperties(
         custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)},
         app_transactions=[Transaction(app_id, plan.number)],
     )
-    write_deltalake(str(path), ROWS, mode="append", commit_properties=properties)
+    if replaces is None:
+        write_deltalake(str(path), ROWS, mode="append", commit_properties=properties)
+        return
+    write_deltalake(
+        str(path), ROWS, mode="overwrite", predicate=replaces, commit_properties=properties
+    )
 
 
 def log_files(path: Path) -> list[Path]:
@@ -202,6 +208,22 @@ def test_who_takes_our_place_or_the_one_that_we_took_is_named_before_it_has_load
     is_ours = place.app_id == OURS
     assert loads(table) == ((took_over,) if is_ours else ())
     assert loads(table, predecessors=(Predecessor(OLD, 2),)) == (took_over,)
+
+
+def test_rows_that_another_pipeline_removes_are_judged_by_its_plan(table: Path) -> None:
+    commit(table, NEW, plan_of(1, "orders"), replaces="topic = 'clicks'")
+    assert loads(table) == (), "a replay removes rows of its own ranges alone"
+    commit(table, OLD, plan_of(3), replaces="topic = 'clicks'")
+    [replayed] = loads(table)
+    assert (replayed.by, replayed.why) == (Predecessor(OLD, 3), "loaded topic clicks")
+    assert loads(table, predecessors=(Predecessor(OLD, 3),)) == (), "inherited plans are ours"
+    unreadable = CommitProperties(
+        custom_metadata={"userMetadata": "?"}, app_transactions=[Transaction(NEW, 2)]
+    )
+    DeltaTable(str(table)).delete("topic = 'clicks'", commit_properties=unreadable)
+    assert loads(table)[-1] == ForeignCommit(
+        6, "DELETE", "removed rows", unread=Predecessor(NEW, 2)
+    )
 
 
 def test_inherited_plans_are_no_loads_and_later_loads_are_wherever_our_commit_is(

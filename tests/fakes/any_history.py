@@ -3,8 +3,8 @@
 The machine drives the real `ingest`, `backfill`, `replay` and the decisions of operator commands
 over the fake services. Partitions grow, are truncated, recreated and cut off by retention; drivers
 crash, lose their session or sleep at any moment while others work; other clients commit offsets;
-operators set and skip offsets, pause, backfill and replay; older copies of ZooKeeper and of the
-table are put back.
+operators set and skip offsets, pause, backfill and replay; another pipeline loads and replays its
+own topic in the same table; older copies of ZooKeeper and of the table are put back.
 
 After each rule no record is in the table twice, and no committed offset is ahead of a missing
 record. A run without an error has loaded everything. An error may stop a run if there is a reason
@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -43,17 +44,17 @@ from etl.decide.restore_ledger import Lost, find_lost_part
 from etl.decide.set_offsets import pausing, resuming
 from etl.errors import BadOffset, DataLoss, EtlError, NeedsDecision, OffsetMoved
 from etl.model.partitions import Named, TopicPartition, parse_named, render_partition
-from etl.model.plans import Loss, LossReason
+from etl.model.plans import Loss, LossReason, OffsetRange, PlanKind
 from etl.model.snapshot import Replay, StoredBackfill, Supersede
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.run.replay import replay
 from etl.settings.choices import OnOffsetChanged, StartAt
 from etl.settings.sections import Settings
-from tests.builders import pending_offsets_of
+from tests.builders import pending_offsets_of, plain_plan
 from tests.fakes.backfill_stories import accept_table, backfill_request, filled
 from tests.fakes.fake_log import FakeLog
-from tests.fakes.outside import FakeCommit, Outside
+from tests.fakes.outside import CLUSTER, FakeCommit, Outside
 from tests.fakes.record_oracle import RecordOracle
 from tests.fakes.sleeping_driver import At, Driver, Fate
 from tests.fakes.stories import accept, new_report, outcomes, set_to, settings_of
@@ -61,6 +62,8 @@ from tests.fakes.world import FakeWorld
 
 LOGS = (TopicPartition("clicks", 0), TopicPartition("clicks", 1), TopicPartition("clicks-2", 0))
 TOPICS = ("clicks", "clicks-2")
+OTHER_APP_ID = f"offset-range-etl/{CLUSTER}/others/orders"
+OTHER_LOG = TopicPartition("orders", 0)
 SLEEPERS_MAX = 2
 COMMANDS_MAX = 3
 """Commands that an error may need one after the other."""
@@ -99,6 +102,13 @@ def has_stored_plan(machine: Pipeline) -> bool:
     """True if the newest plan is not in the table."""
     newest = machine.outside.newest_plan()
     return newest is not None and newest.number > machine.outside.transaction_version()
+
+
+def _loaded_by_another(machine: Pipeline) -> int:
+    """The offset until which the other pipeline has loaded its topic; 0: nothing."""
+    commits = machine.outside.table or ()
+    loaded = [one.plan.loaded_until for one in commits if one.app_id == OTHER_APP_ID]
+    return max((positions[OTHER_LOG] for positions in loaded), default=0)
 
 
 class Pipeline(RuleBasedStateMachine):
@@ -540,6 +550,34 @@ class Pipeline(RuleBasedStateMachine):
             replay(world, settings, new_report(), request, "seen")
 
         self._drive("replay", work, fate)
+
+    @precondition(lambda self: self.outside.commits())
+    @rule(count=counts)
+    def another_pipeline_loads(self, count: int) -> None:
+        """Another pipeline of the table loads its own topic."""
+        start = _loaded_by_another(self)
+        self._commit_of_another(PlanKind.INGEST, start, start + count)
+
+    @precondition(lambda self: _loaded_by_another(self) > 0)
+    @rule()
+    def another_pipeline_replays(self) -> None:
+        """The other pipeline replays all that it loaded: its commit removes rows."""
+        table = []
+        for commit in self.outside.table or ():
+            if commit.app_id == OTHER_APP_ID:
+                commit = replace(commit, replaced=frozenset(commit.rows))
+            table.append(commit)
+        until = _loaded_by_another(self)
+        self.outside.table = table
+        self._commit_of_another(PlanKind.REPLAY, 0, until)
+
+    def _commit_of_another(self, kind: PlanKind, start: int, until: int) -> None:
+        number = 1 + sum(one.app_id == OTHER_APP_ID for one in self.outside.table or ())
+        ranges = (OffsetRange(OTHER_LOG, start, until),)
+        plan = plain_plan(number, kind=kind, ranges=ranges, loaded_until={OTHER_LOG: until})
+        rows = tuple((OTHER_LOG, at) for at in range(start, until))
+        commit = FakeCommit(plan, rows, "another run", OTHER_APP_ID)
+        self.outside.table = [*(self.outside.table or ()), commit]
 
     @rule()
     def back_up(self) -> None:

@@ -3,12 +3,13 @@ that lost a race too, and what became of it is read back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decide.backfill import merge_intervals
 from etl.decide.loaded_intervals import Span, spans_of
 from etl.decide.recreated_or_truncated import Cut, is_creation_id
+from etl.decide.table_changes import removes_rows_of
 from etl.errors import (
     ExpiredOffsets,
     LedgersDisagree,
@@ -18,8 +19,8 @@ from etl.errors import (
     TopicRecreated,
 )
 from etl.model.partitions import TopicPartition, render_intervals
-from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
-from etl.model.snapshot import CommitMetadata, Table
+from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, Predecessor, RangeResult
+from etl.model.snapshot import CommitMetadata, ForeignCommit, Table
 from tests.fakes.fake_log import Place, offset_of
 from tests.fakes.outside import FakeCommit, Outside
 
@@ -32,9 +33,21 @@ def read_table(out: Outside) -> Table | None:
         return None
     at, last = out.commits()[-1] if out.commits() else (0, None)
     metadata = _stamp(last, at, out.app_id) if last and not out.forgotten_commits else None
+    foreign = (*out.foreign, *_removals(out, at))
     return Table(
-        out.table_id, len(commits), last.number if last else None, metadata, out.foreign, out.others
+        out.table_id, len(commits), last.number if last else None, metadata, foreign, out.others
     )
+
+
+def _removals(out: Outside, after: int) -> Iterator[ForeignCommit]:
+    """The replays of other pipelines since a version that removed rows of ours."""
+    topics = {partition.topic for partition in out.logs}
+    for version, commit in enumerate(out.table or (), 1):
+        is_of_another = bool(commit.app_id) and commit.app_id != out.app_id
+        if version > after and is_of_another and commit.plan.kind is PlanKind.REPLAY:
+            by = Predecessor(commit.app_id, commit.number)
+            if removes_rows_of(commit.plan, by, topics.__contains__, {}):
+                yield ForeignCommit(version, "WRITE", "removed rows")
 
 
 def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:

@@ -155,6 +155,9 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "recreated topics are not noticed": (
         ("etl.decide.recreated_or_truncated.reject_recreated_topics", nothing),
     ),
+    "rows that another pipeline replays count as ours": (
+        (f"{FAKE}.fake_table.removes_rows_of", lambda *args: True),
+    ),
     "the unfinished work of an earlier run is left": (("etl.run.ingest.finish_repair", nothing),),
     "offsets are set back over loaded ones": ((f"{FAKE}.stories.reject_loaded", nothing),),
     "an accepted partition keeps its incarnation": (

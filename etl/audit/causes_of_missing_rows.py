@@ -24,6 +24,8 @@ class Gaps:
     control_records: int = 0
     aborted_records: int = 0
     compacted: int = 0
+    left_out: int = 0
+    """Records that a transform left out."""
     unexplained: int = 0
     """Of unknown reason: recounted from the table's files, after a crash or a transform that did
     not read all rows. 0 on Jafka, where it is never known which offsets should have a row.
@@ -48,6 +50,7 @@ class Gaps:
             (self.control_records, "control"),
             (self.aborted_records, "aborted"),
             (self.compacted, "compacted"),
+            (self.left_out, "left out by the transform"),
             (self.unexplained, "of unknown reason"),
         ):
             if count:
@@ -98,14 +101,17 @@ class Missing:
     """Later commits of other writers that removed rows."""
     not_permitted: tuple[ForeignCommit, ...] = ()
     """Those of `by` that neither the policy nor an operator permits."""
+    may_drop: bool = False
+    """The conf permits a transform that leaves out records (`transform.may_drop`)."""
 
     @property
     def allowed(self) -> bool:
         """True if rows were removed only as the policy or an operator permits.
 
-        Missing rows of unknown cause are permitted only if such a commit can have removed them.
+        Missing rows of unknown cause are permitted only if such a commit can have removed them, or
+        if a transform may have left them out.
         """
-        if not self.removed and not self.unknown:
+        if not self.removed and (self.may_drop or not self.unknown):
             return True
         return bool(self.by) and not self.not_permitted
 
@@ -148,8 +154,12 @@ class UnprovenOffsets:
     first: tuple[int, int] = (0, 0)
     """The first interval [from, until) with such offsets."""
     allowed: bool = True
-    """An operator accepted the table as it is after all of these plans."""
+    """An operator accepted the table as it is after all of these plans, or `may_drop`."""
     is_physical: bool = False
+    is_transformed: bool = False
+    """The plans' records and rows are counted, and of another number: a transform left out some."""
+    may_drop: bool = False
+    """As in `Missing`."""
 
     @property
     def summary(self) -> str:
@@ -163,9 +173,14 @@ class UnprovenOffsets:
             unknown = "how many messages the partition had there"
         plans = "plans" if len(self.plans) > 1 else "plan"
         numbers = ", ".join(map(str, self.plans))
+        place = f"(first between {self.first[0]} and {self.first[1]}; {plans} {numbers})"
+        if self.is_transformed:
+            return (
+                f"{subject} cannot be proven {place}: the transform left out records, and the "
+                "files do not show at which offsets"
+            )
         return (
-            f"{subject} cannot be proven "
-            f"(first between {self.first[0]} and {self.first[1]}; {plans} {numbers}): "
+            f"{subject} cannot be proven {place}: "
             "the counts of the reader did not arrive (a crash lost them, or the transform does not "
             f"read all its rows, as with limit()), and the table does not show {unknown}"
         )
@@ -191,11 +206,46 @@ class PartitionProof:
             findings.double_rows
             or findings.unexpected
             or findings.entries_with_holes
-            or self.missing.never_came
+            or (self.missing.never_came and not self.missing.may_drop)
             or self.gaps.unnamed
         )
         is_complete = self.missing.allowed or not findings.missing
         return is_clean and is_complete and self.doubt.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProof:
+    """A plan of which a transform left out records at unknown offsets: the sum of its rows."""
+
+    number: int
+    records: int
+    written: int
+    """Rows in the files of its commit."""
+    found: int
+    """Rows of its offsets in the table, without doubles."""
+    missing: Missing = Missing()
+
+    @property
+    def summary(self) -> str:
+        """A description for the operator."""
+        read = (
+            f"plan {self.number}: {self.records:,} records read, {self.written:,} rows written, "
+            f"{self.records - self.written:,} left out by the transform"
+        )
+        if self.found == self.written:
+            return f"{read}; the table has all of these rows"
+        if self.found > self.written:
+            return f"{read}; the table has {self.found:,} rows of its offsets"
+        return (
+            f"{read}; the table has {self.found:,} of these rows. Missing: {self.missing.summary}"
+        )
+
+    @property
+    def is_right(self) -> bool:
+        """True if the table has as many rows as were written, but for those that an operator or
+        the policy permits to remove.
+        """
+        return self.found == self.written or (self.found < self.written and self.missing.allowed)
 
 
 def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool = False) -> Gaps:
@@ -211,17 +261,20 @@ def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool =
     control_records = 0
     aborted_records = 0
     compacted = 0
+    left_out = 0
     unexplained = 0
     for interval in loaded:
         control_records += interval.control_records
         aborted_records += interval.aborted_records
         compacted += interval.compacted
+        left_out += interval.left_out
         if not is_physical:
             unexplained += interval.unexplained
     return Gaps(
         control_records,
         aborted_records,
         compacted,
+        left_out,
         unexplained,
         tuple(sorted(losses)),
         expected.read_by_others,
@@ -255,11 +308,14 @@ def doubt_of(
     pruned: int,
     accepted: int,
     is_physical: bool = False,
+    transformed: Collection[int] = (),
+    may_drop: bool = False,
 ) -> UnprovenOffsets:
     """Return the offsets of one partition that cannot be proven.
 
     `plans`: numbers of stored plans by interval. `pruned`: the newest pruned plan with unproven
-    offsets. `accepted`: the plan up to which an operator accepted the table.
+    offsets. `accepted`: the plan up to which an operator accepted the table. `transformed`: plans
+    of which a transform left out records. `may_drop`: `transform.may_drop`.
     """
     if not unproven:
         return UnprovenOffsets()
@@ -275,8 +331,10 @@ def doubt_of(
         offsets,
         tuple(sorted(numbers)),
         min(intervals),
-        max(numbers) <= accepted,
+        may_drop or max(numbers) <= accepted,
         is_physical,
+        numbers <= set(transformed),
+        may_drop,
     )
 
 
@@ -295,12 +353,16 @@ def origin_of(
 
 
 def blame(
-    origins: Iterable[Origin], removals: Iterable[ForeignCommit], allowed: frozenset[int]
+    origins: Iterable[Origin],
+    removals: Iterable[ForeignCommit],
+    allowed: frozenset[int],
+    *,
+    may_drop: bool = False,
 ) -> Missing:
     """Return the missing rows by cause.
 
     `removals`: known commits of other writers that removed rows. `allowed`: versions that the
-    policy or an operator permits.
+    policy or an operator permits. `may_drop`: `transform.may_drop`.
     """
     never_came = 0
     removed = 0
@@ -320,13 +382,13 @@ def blame(
         never_came += absent
         removed += missing - absent
     if not removed and not unknown:
-        return Missing(never_came, removed, unknown, elsewhere)
+        return Missing(never_came, removed, unknown, elsewhere, may_drop=may_drop)
     by = []
     for commit in removals:
         if any(_is_after(commit, origin) for origin in here):
             by.append(commit)
     not_permitted = tuple(commit for commit in by if commit.delta_version not in allowed)
-    return Missing(never_came, removed, unknown, elsewhere, tuple(by), not_permitted)
+    return Missing(never_came, removed, unknown, elsewhere, tuple(by), not_permitted, may_drop)
 
 
 def _absent(origin: Origin, committed_rows: int) -> int:

@@ -165,6 +165,10 @@ class Piece:
     """The ledger's interval that contains the piece: from, until."""
     is_open: bool = False
     """True if the rows were never counted: any of the offsets may have one."""
+    explained: int = 0
+    """Of an open piece: offsets without a record, by the reader's counts."""
+    has_left_out: bool = False
+    """True if a transform left out records, on Jafka perhaps messages of an entry."""
     found: int = 0
     missing: int = 0
 
@@ -187,7 +191,16 @@ def pieces_of(
         rows = loaded.rows
         if not partition.is_physical and rows == loaded.until_offset - loaded.from_offset:
             rows = None  # all of them
-        pieces.append(Piece(*interval, rows, interval, is_open=loaded.rows is None))
+        pieces.append(
+            Piece(
+                *interval,
+                rows,
+                interval,
+                is_open=loaded.rows is None,
+                explained=_without_record(loaded),
+                has_left_out=loaded.left_out > 0,
+            )
+        )
     for applied, result in ranges:
         if not is_covered(applied, covered):
             pieces.extend(_pieces_of_range(applied, result))
@@ -248,9 +261,10 @@ def _pieces_of_range(applied: OffsetRange, result: RangeResult) -> list[Piece]:
     """
     interval = applied.from_offset, applied.until_offset
     if result.rows is None:
-        return [Piece(*interval, None, interval, is_open=True)]
+        explained = _without_record(interval_of(applied, result))
+        return [Piece(*interval, None, interval, is_open=True, explained=explained)]
     if applied.partition.is_physical:
-        return [Piece(*interval, result.rows, interval)]
+        return [Piece(*interval, result.rows, interval, has_left_out=result.left_out > 0)]
     outside_gaps = applied.size
     pieces = []
     start = applied.from_offset
@@ -262,6 +276,11 @@ def _pieces_of_range(applied: OffsetRange, result: RangeResult) -> list[Piece]:
     if not result.gaps_complete or outside_gaps != result.rows:
         return [Piece(*interval, result.rows, interval)]
     return pieces
+
+
+def _without_record(interval: Interval) -> int:
+    """Return the number of offsets of the interval that had no record, as far as it is known."""
+    return interval.control_records + interval.aborted_records + interval.compacted
 
 
 def is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
@@ -325,7 +344,7 @@ def unproven_of(
         if piece.is_open:
             without_row = piece.until_offset - piece.from_offset
             if not partition.is_physical:
-                without_row -= piece.found
+                without_row = max(0, without_row - piece.found - piece.explained)
             unproven[piece.interval] = without_row
     incomplete = []
     for interval, offsets in sorted(unproven.items()):
@@ -606,7 +625,7 @@ def audit_jafka_partition(
             continue
         if piece.found < piece.rows:
             missing_first.append(interval.first_hole)
-        else:
+        elif not piece.has_left_out:
             holes += interval.holes
             holes_first.append(interval.first_hole)
     short = short_of(pieces)

@@ -198,6 +198,7 @@ _RESULT_FIELDS = (
     "state",
     "exit_code",
     "records_read",
+    "rows_written",
     "bytes",
     "records_per_second",
     "offsets_committed",

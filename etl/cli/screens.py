@@ -211,9 +211,13 @@ def show_folder_run(found: FolderRun) -> None:
             result = run.error.message.splitlines()[0]
         else:
             result = ", ".join(outcome["outcome"] for outcome in report.get("outcomes", ()))
-        figures = (report.get("records_read"), report.get("total_seconds"))
+        figures = (
+            report.get("records_read"),
+            report.get("rows_written"),
+            report.get("total_seconds"),
+        )
         rows.append((run.conf, run.exit_code, *figures, result))
-    table(("conf", "exit code", "records", "seconds", "result"), rows)
+    table(("conf", "exit code", "records", "rows", "seconds", "result"), rows)
 
 
 def show_replay(preview: ReplayPreview) -> None:
@@ -364,7 +368,7 @@ def show_proof(proof: Proof) -> None:
         print_line(
             f"Offsets without a row in {partition}: {topic_partition['without_row']['message']}"
         )
-    for note in proof.notes:
+    for note in (*proof.notes, *proof.transformed):
         print_line(note)
     for sentence in proof.allowed[:ROWS_SHOWN]:
         print_line(("rows are missing", "bold red"), f": {sentence}")
@@ -373,7 +377,10 @@ def show_proof(proof: Proof) -> None:
         if proof.missing:
             missing = f"{proof.missing:,} were removed since, as allowed"
         records = proof.found_rows - proof.rows_before
-        summary = f": {records:,} records, each once, {missing}"
+        left_out = ""
+        if proof.left_out:
+            left_out = f", {proof.left_out:,} left out by the transform"
+        summary = f": {records:,} records, each once, {missing}{left_out}"
         print_line(("verified", "bold green"), summary)
 
 
@@ -546,6 +553,7 @@ def _show_partitions_of_plan(document: Mapping[str, Any]) -> None:
             render_partition(partition),
             row.get("from"),
             row.get("until"),
+            row.get("records"),
             row.get("rows"),
             loaded_until.get(partition),
             row.get("fetched_bytes"),
@@ -556,6 +564,7 @@ def _show_partitions_of_plan(document: Mapping[str, Any]) -> None:
         "partition",
         "from",
         "until",
+        "records",
         "rows",
         "loaded until",
         "fetched bytes",

@@ -407,9 +407,11 @@ def _intervals_json(requested: Backfill, left: Intervals) -> list[dict[str, Any]
 
 
 def _plan_json(plan: Plan, record: CommitResult | None) -> dict[str, Any]:
+    records = None
     rows = None
     table_version = None
     if record:
+        records = record.records_read
         rows = record.rows
         table_version = record.delta_version
     return {
@@ -417,6 +419,7 @@ def _plan_json(plan: Plan, record: CommitResult | None) -> dict[str, Any]:
         "id": plan.id,
         "made_at": format_time(plan.origin.created_at_ms),
         "offsets": sum(r.size for r in plan.ranges),
+        "records": records,
         "rows": rows,
         "table_version": table_version,
         "reason": plan.origin.reason,

@@ -159,8 +159,7 @@ def expected_rows(
     if settings.transform.function:
         key = names_of_key(physical=settings.source.is_physical)
         notes.append(
-            "the pipeline has a transform: "
-            f"the proof is valid if the transform keeps {key} and drops no row"
+            f"the pipeline has a transform: the proof is valid if the transform keeps {key}"
         )
     if settings.source.is_physical:
         recounted = []

@@ -68,6 +68,7 @@ def _describe_in_list(plan: Plan, applied: CommitResult | None) -> dict[str, Any
         "ranges": len(plan.ranges),
         "offsets": sum(r.size for r in plan.ranges),
         "unit": unit,
+        "records": applied.records_read if applied else None,
         "rows": applied.rows if applied else None,
         "table_version": applied.delta_version if applied else None,
     }

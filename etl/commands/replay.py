@@ -249,6 +249,8 @@ class Copied:
         sentence = f"{self.counts.there:,} rows are in {self.table}, each once"
         if self.counts.replaced_rows:
             sentence += f"; they took the place of {self.counts.replaced_rows:,}"
+        if self.counts.read not in (None, self.counts.there):
+            sentence += f"; {self.counts.read:,} records were read"
         return "; ".join([sentence, *self.notes])
 
     def as_json(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from etl.audit.causes_of_missing_rows import (
     Origin,
     PartitionProof,
+    PlanProof,
     UnprovenOffsets,
     blame,
     doubt_of,
@@ -242,6 +243,7 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
             if span:
                 spans[f.audited] = span
     partitions = tuple(_explain(services, ledgers, table, of_all, found))
+    plans = tuple(_sums_of_plans(services, ledgers, table, of_all, found))
 
     notes = of_all.notes
     if rows_of_others:
@@ -276,6 +278,7 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
         number_before,
         more_than_before(ledger.newest, rows_before),
         double_spans=spans,
+        plans=plans,
     )
 
 
@@ -322,6 +325,7 @@ def _explain(
         origins = _all_origins(services, of_all, short)
         topics = frozenset(audited.partition.topic for audited, _, _ in short)
         removals, allowed = _removals(services, ledgers.ledger, table, origins.values(), topics)
+    may_drop = services.settings.transform.may_drop
     for f in found:
         audited = f.audited
         gaps = gaps_of(
@@ -332,19 +336,86 @@ def _explain(
         own_origins = [origins[audited, s.from_offset, s.until_offset] for s in f.short]
         unproven = UnprovenOffsets()
         if f.unproven:
-            unproven = _unproven(ledgers, table, of_all.loaded, f)
-        yield PartitionProof(f, gaps, blame(own_origins, removals, allowed), unproven)
+            unproven = _unproven(ledgers, table, of_all.loaded, f, may_drop=may_drop)
+        missing = blame(own_origins, removals, allowed, may_drop=may_drop)
+        yield PartitionProof(f, gaps, missing, unproven)
+
+
+def _sums_of_plans(
+    services: LiveServices,
+    ledgers: BothLedgers,
+    table: Table,
+    of_all: ExpectedOfAll,
+    found: Sequence[PartitionFindings],
+) -> Iterator[PlanProof]:
+    """Return the plans of which only the sum of the rows is known, with their rows in the table.
+
+    Left out: plans of which a later one replaced rows, partitions with doubled rows, which are an
+    error anyway, and Jafka's, whose offsets do not count messages.
+    """
+    without_row = {}
+    doubled = set()
+    for f in found:
+        if f.double_rows:
+            doubled.add(f.audited)
+        for interval in f.unproven:
+            place = (f.audited, interval.from_offset, interval.until_offset)
+            without_row[place] = interval.missing
+    for one in of_all.loaded:
+        if one.is_given_up or one.applied.written is None:
+            continue
+        places = []
+        rows = 0
+        is_whole = True
+        for r, result in zip(one.plan.ranges, one.applied.results, strict=True):
+            audited = incarnation_of_range(one.plan, r)
+            applied = of_all.rows.get(audited, Expected()).applied
+            is_summed = result.rows is None and not r.partition.is_physical
+            if not is_summed or audited in doubled or (r, result) not in applied:
+                is_whole = False
+                break
+            places.append((audited, r.from_offset, r.until_offset))
+            rows += (result.records or 0) - without_row.get(places[-1], 0)
+        if is_whole:
+            yield _sum_of_plan(services, ledgers, table, one, rows, places)
+
+
+def _sum_of_plan(
+    services: LiveServices,
+    ledgers: BothLedgers,
+    table: Table,
+    one: Loaded,
+    rows: int,
+    places: Sequence[_Place],
+) -> PlanProof:
+    written = one.applied.written or 0
+    proof = PlanProof(one.plan.number, one.applied.records_read or 0, written, rows)
+    if rows >= written:
+        return proof
+    lacking = IncompleteInterval(0, 0, written - rows)
+    origin = Origin(lacking, one.applied.delta_version, written, written)
+    topics = frozenset(audited.partition.topic for audited, _, _ in places)
+    removals, allowed = _removals(services, ledgers.ledger, table, [origin], topics)
+    return replace(proof, missing=blame([origin], removals, allowed))
 
 
 def _unproven(
-    ledgers: BothLedgers, table: Table, loaded: Sequence[Loaded], found: PartitionFindings
+    ledgers: BothLedgers,
+    table: Table,
+    loaded: Sequence[Loaded],
+    found: PartitionFindings,
+    *,
+    may_drop: bool,
 ) -> UnprovenOffsets:
     acknowledgement = ledgers.ledger.acknowledged
     accepted = 0
     if acknowledgement and acknowledgement.table_id == table.id:
         accepted = acknowledgement.number
     plans = {}
+    transformed = set()
     for one in loaded:
+        if one.applied.written is not None:
+            transformed.add(one.plan.number)
         for r in one.plan.ranges:
             if incarnation_of_range(one.plan, r) == found.audited:
                 plans[r.from_offset, r.until_offset] = one.plan.number
@@ -354,6 +425,8 @@ def _unproven(
         pruned=ledgers.loaded.unproven_through,
         accepted=accepted,
         is_physical=found.audited.partition.is_physical,
+        transformed=transformed,
+        may_drop=may_drop,
     )
 
 

@@ -189,8 +189,11 @@ def _result_of_part(result: RangeResult, part: OffsetRange) -> RangeResult:
         if start < high and low < until:
             gaps.append((max(start, low), min(until, high)))
     lacking = _size(gaps)
-    kept = replace(result, rows=part.size - lacking, gaps=tuple(gaps))
+    rows = part.size - lacking
+    kept = replace(result, rows=rows, gaps=tuple(gaps), records=None)
     if kept.gaps == result.gaps:
+        if result.left_out:
+            kept = replace(kept, records=rows + result.left_out)
         return kept
     fetched = None
     if not lacking:
@@ -510,17 +513,20 @@ def _with_sums(whole: Interval, intervals: Sequence[Interval]) -> Interval:
     aborted_records = 0
     compacted = 0
     unproven = 0
+    left_out = 0
     for interval in intervals:
         control_records += interval.control_records
         aborted_records += interval.aborted_records
         compacted += interval.compacted
         unproven += interval.unproven
+        left_out += interval.left_out
     return replace(
         whole,
         control_records=control_records,
         aborted_records=aborted_records,
         compacted=compacted,
         unproven=unproven,
+        left_out=left_out,
     )
 
 
@@ -549,6 +555,7 @@ def interval_of(r: OffsetRange, result: RangeResult, incarnation: int = 0) -> In
         compacted=result.compacted,
         incarnation=incarnation,
         unproven=unproven,
+        left_out=result.left_out,
     )
 
 

@@ -62,8 +62,8 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
     if event.version is not None:
         version["version"] = DatasetVersionDatasetFacet(str(event.version))
     rows: dict[str, Any] = {}
-    if event.records is not None:
-        rows["outputStatistics"] = OutputStatisticsOutputDatasetFacet(rowCount=event.records)
+    if event.rows is not None:
+        rows["outputStatistics"] = OutputStatisticsOutputDatasetFacet(rowCount=event.rows)
     outputs = []
     if event.output:
         outputs.append(OutputDataset(*event.output, facets=version, outputFacets=rows))

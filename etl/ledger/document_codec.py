@@ -46,7 +46,9 @@ class Differs(Enum):
     """How a field differs from the JSON of its type."""
 
     NOT_STORED = "not stored; in rows, such fields are the last ones"
-    LEFT_OUT = "left out of the document if empty"
+    LEFT_OUT = (
+        "left out if it has its default: of a document, or of all rows, where such fields are last"
+    )
     BY_COLUMN = "a tuple of rows as members {name: [value of each row]}, which compress better"
     FLAT = "a tuple of pairs of integers as one list of integers, which is shorter"
     APART = 'a mapping by partition as one member {"logs": ..., "intervals": [value, ...]}'
@@ -57,6 +59,22 @@ class _Field(NamedTuple):
     name: str
     type: Any
     differs: Differs | None
+    default: Any
+
+    def is_left_out(self, values: Iterable[Any]) -> bool:
+        """Return True if these values are all the default of a field that is then left out."""
+        if self.differs is not Differs.LEFT_OUT:
+            return False
+        return all(value == self.default for value in values)
+
+
+class _Cell(NamedTuple):
+    """One value in the row of a dataclass."""
+
+    name: str
+    type: Any
+    attribute: str
+    field: _Field
 
 
 class Codec:
@@ -74,10 +92,11 @@ class Codec:
         """Return the document of a dataclass."""
         document = dict(self._head)
         partitions: list[TopicPartition] = []
-        for name, kind, differs in self._fields(type(value)):
+        for field in self._fields(type(value)):
+            name, kind, differs, _ = field
             content = getattr(value, name)
             inside = get_args(kind)
-            if differs is Differs.LEFT_OUT and not content:
+            if field.is_left_out([content]):
                 continue
             if differs is Differs.BY_COLUMN:
                 document.update(self._columns(inside[0], content))
@@ -106,12 +125,15 @@ class Codec:
         _require(dict, [document], kind.__name__)
         fields: dict[str, Any] = {}
         partitions: list[TopicPartition] = []
-        for name, field_type, differs in self._fields(kind):
+        for name, field_type, differs, _ in self._fields(kind):
             inside = get_args(field_type)
             if differs is Differs.LEFT_OUT and name not in document:
                 continue
             if differs is Differs.BY_COLUMN:
-                columns = [document[column] for column, _, _ in self._cells(inside[0])]
+                columns = []
+                for cell in self._cells(inside[0]):
+                    if cell.name in document or cell.field.differs is not Differs.LEFT_OUT:
+                        columns.append(document[cell.name])
                 _require(list, columns, name)
                 fields[name] = tuple(self._rows(inside[0], columns))
             elif differs is Differs.APART:
@@ -147,10 +169,15 @@ class Codec:
         stored = []
         for field in dataclasses.fields(kind):
             differs = differing.get(field.name)
+            if differs is Differs.NOT_STORED:
+                continue
+            default = field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            stored_type = types[field.name]
             if differs is Differs.FLAT:
-                stored.append(_Field(field.name, _FlatPairs, differs))
-            elif differs is not Differs.NOT_STORED:
-                stored.append(_Field(field.name, types[field.name], differs))
+                stored_type = _FlatPairs
+            stored.append(_Field(field.name, stored_type, differs, default))
         return stored
 
     def _mapping(
@@ -160,20 +187,22 @@ class Codec:
         _require(list, [found], name)
         return dict(zip(partitions, self._from_json(kind, found, name), strict=True))
 
-    def _cells(self, kind: Any) -> list[tuple[str, Any, str]]:
-        """Return name, type and attribute of each value in the rows of a class."""
-        cells: list[tuple[str, Any, str]] = []
-        for name, field_type, _ in self._fields(kind):
-            if field_type is TopicPartition:
-                cells.append(("topic", str, f"{name}.topic"))
-            cells.append((name, field_type, name))
+    def _cells(self, kind: Any) -> list[_Cell]:
+        """Return the values in the rows of a class."""
+        cells: list[_Cell] = []
+        for field in self._fields(kind):
+            if field.type is TopicPartition:
+                cells.append(_Cell("topic", str, f"{field.name}.topic", field))
+            cells.append(_Cell(field.name, field.type, field.name, field))
         return cells
 
     def _columns(self, kind: Any, values: Column) -> dict[str, Column]:
         """Return the columns of rows, by name."""
         columns = {}
-        for name, cell_type, attribute in self._cells(kind):
-            columns[name] = self._to_json(cell_type, list(map(attrgetter(attribute), values)))
+        for name, cell_type, attribute, field in self._cells(kind):
+            column = list(map(attrgetter(attribute), values))
+            if not field.is_left_out(column):
+                columns[name] = self._to_json(cell_type, column)
         return columns
 
     def _rows(self, kind: Any, columns: Sequence[Column]) -> list[Any]:
@@ -182,7 +211,7 @@ class Codec:
         if not 0 < len(columns) <= len(cells):
             raise ValueError(f"{kind.__name__} has {len(columns)} values instead of {len(cells)}")
         arguments: list[Column] = []
-        for (name, cell_type, _), column in zip(cells, columns):
+        for (name, cell_type, _, _), column in zip(cells, columns):
             values = self._from_json(cell_type, column, name)
             if cell_type in (TopicPartition, TopicPartition | None):
                 values = list(map(_optional_partition, arguments[-1], values))

@@ -778,12 +778,14 @@ GAPS_KEPT = 1000  # that a range result keeps one by one
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """The result of reading one range. Counts are of records; `fetched_bytes` is the number of
-    bytes received.
+    """The result of reading one range, and of writing its rows. Other counts are of records, and
+    `fetched_bytes` is the number of bytes received.
     """
 
     rows: int | None = 0
-    """None: a crash lost the count, and the rows could not be counted in the table."""
+    """Rows of the range in the table, without doubles. None: a crash lost the count, and the rows
+    could not be counted in the table; or a transform of DataFrames left out records of the plan.
+    """
     fetched_bytes: int | None = None
     """None: recounted from the table's files after a crash."""
     control_records: int = 0
@@ -810,6 +812,8 @@ class RangeResult:
     """
     epochs: Lineage = ()
     """The leader epochs of the record batches that were read."""
+    records: int | None = None
+    """Records that were read, if a transform left some of them out; None: as many as rows."""
     requests: tuple[tuple[str, Requests], ...] = field(default=(), compare=False)
     """Requests of its task since the previous result, by broker. For the report only: neither
     ledger nor table keeps it, and two attempts differ.
@@ -822,6 +826,27 @@ class RangeResult:
             return True
         has_gaps = self.missing_offsets > 0 or not self.gaps_complete
         return self.behind_transform and has_gaps
+
+    @property
+    def records_read(self) -> int | None:
+        """Return the records that were read; None if unknown."""
+        if self.records is None:
+            return self.rows
+        return self.records
+
+    @property
+    def left_out(self) -> int:
+        """Return the records that are known to be left out by a transform."""
+        if self.records is None or self.rows is None:
+            return 0
+        return self.records - self.rows
+
+    def without_left_out(self, count: int) -> RangeResult:
+        """Return the result of a range of which a transform left out so many records."""
+        if not count:
+            return self
+        rows = (self.rows or 0) - count
+        return replace(self, rows=rows, records=self.rows, gaps_complete=False)
 
     @property
     def compacted(self) -> int:
@@ -847,6 +872,10 @@ class CommitResult:
     """The run that appended it; None: the commit has no run id."""
     uncounted: str | None = None
     """Why the rows could not be counted after a crash; the results are then `NOT_COUNTED`."""
+    written: int | None = None
+    """Rows in the files of the commit, if a transform made another number than the ranges tell;
+    None: the sum of the ranges.
+    """
     undated: int | None = field(default=None, compare=False)
     """Rows without an `event_date`, of a table that is partitioned by it. For the report alone: the
     ledger does not keep it.
@@ -854,13 +883,15 @@ class CommitResult:
 
     @property
     def rows(self) -> int | None:
-        """Return the rows of all ranges; None if they could not be counted."""
-        total = 0
-        for result in self.results:
-            if result.rows is None:
-                return None
-            total += result.rows
-        return total
+        """Return the rows that the plan wrote; None if they could not be counted."""
+        if self.written is not None:
+            return self.written
+        return _sum_of_known([result.rows for result in self.results])
+
+    @property
+    def records_read(self) -> int | None:
+        """Return the records that were read; None if unknown."""
+        return _sum_of_known([result.records_read for result in self.results])
 
     def is_of(self, plan: Plan) -> bool:
         """True if this is the result of that plan: a ledger restored from a copy may hold another
@@ -872,6 +903,16 @@ class CommitResult:
     def is_recounted(self) -> bool:
         """True if recounted from the table: why offsets have no row is unknown."""
         return all(result.fetched_bytes is None for result in self.results)
+
+
+def _sum_of_known(counts: Iterable[int | None]) -> int | None:
+    """Return the sum; None if a count is unknown."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 class Codec(str, Enum):

@@ -193,6 +193,8 @@ class Interval:
     """Offsets without a row where a transform may have dropped a record; on Jafka all bytes of such
     ranges.
     """
+    left_out: int = 0
+    """Records that a transform left out."""
 
     @property
     def unexplained(self) -> int:
@@ -200,6 +202,7 @@ class Interval:
         if self.rows is None:
             return 0
         explained = self.rows + self.control_records + self.aborted_records + self.compacted
+        explained += self.left_out
         return max(0, self.until_offset - self.from_offset - explained)
 
 

@@ -3,7 +3,7 @@
 A function from RecordBatch to RecordBatch, named `package.module:function`, is applied between
 reading and writing, so both writers receive the same rows. A call with an empty batch finds its
 output columns. Each batch is of one partition, and each row must be of a record of that batch.
-Range results count the records that were read.
+Range results count the records that were read, and the rows that were made of them.
 
 Arrow types that Delta lacks are converted (Delta protocol, "Primitive Types"); all columns are
 nullable, as in Delta's own new tables.
@@ -248,11 +248,14 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
 
 
 def transformed(
-    batches: Iterable[pa.RecordBatch], transform: ArrowTransform
+    batches: Iterable[pa.RecordBatch],
+    transform: ArrowTransform,
+    on_left_out: Callable[[pa.RecordBatch, int], None] = lambda batch, count: None,
 ) -> Iterator[pa.RecordBatch]:
     """Apply the function to each batch, with columns as `ArrowTransform.stored`.
 
-    Batches without rows are left out. Raises SettingsError for the function's errors and for rows
+    Batches without rows are left out. `on_left_out` is called with a batch of which the function
+    left out records, and their number, before its rows are yielded. Raises SettingsError for the function's errors and for rows
     that the table or `verify` cannot use.
     """
     function = load_function(transform.name, _KEY)
@@ -279,6 +282,9 @@ def transformed(
                 f"Check the function{_RETRY}",
             ) from error
         _reject_other_records(batch, rows, physical=transform.physical)
+        left_out = batch.num_rows - _count_records(batch, rows, physical=transform.physical)
+        if left_out:
+            on_left_out(batch, left_out)
         if rows.num_rows:
             yield rows
 
@@ -323,6 +329,19 @@ def _reject_other_records(batch: pa.RecordBatch, rows: pa.RecordBatch, *, physic
             if all_known in (True, None):  # None: no rows
                 continue
         raise _changed_key(name, "a value that no record of the batch has")
+
+
+def _count_records(batch: pa.RecordBatch, rows: pa.RecordBatch, *, physical: bool) -> int:
+    """Return the number of records of the batch that have a row."""
+    place = ["offset"]
+    if physical:
+        place.append("message_index")
+    if not set(place) <= set(rows.schema.names):
+        return int(min(batch.num_rows, rows.num_rows))
+    if all(rows.column(name).equals(batch.column(name)) for name in place):
+        return int(batch.num_rows)
+    records = pa.table({name: rows.column(name) for name in place})
+    return int(records.group_by(place).aggregate([]).num_rows)
 
 
 def _changed_key(name: str, cause: str) -> SettingsError:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etl.errors import EtlError, mark
 from etl.io.process import REQUEST_METER
@@ -70,12 +71,14 @@ def rows_of_task(
 
     reporter = ProgressSender(progress, task.number, attempt)
     requests = REQUEST_METER.counts()
+    left_out = _LeftOut(task.ranges)
 
     def on_result(number: int, result: RangeResult) -> None:
         nonlocal requests
         before = requests
         requests = REQUEST_METER.counts()
         sent = tuple(since(before, requests).items())
+        result = result.without_left_out(left_out.count_of(number))
         note(task.indices[number], replace(result, requests=sent))
 
     ranges: Sequence[OffsetRange] = task.ranges
@@ -103,11 +106,36 @@ def rows_of_task(
         else:
             from etl.reader.batch_transform import transformed
 
-            yield from transformed(rows, reading.transform)
+            yield from transformed(rows, reading.transform, left_out.add)
     except EtlError as error:
         raise failed(advise(error)) from error
     finally:
         reporter.close()
+
+
+class _LeftOut:
+    """Records of each range that a transform left out."""
+
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        self._ranges = ranges
+        self._counts: Counter[int] = Counter()
+        self._of_partition: dict[tuple[Any, ...], list[int]] = {}
+        for number, each in enumerate(ranges):
+            place = tuple(each.partition.place.values())
+            self._of_partition.setdefault(place, []).append(number)
+
+    def add(self, batch: pyarrow.RecordBatch, count: int) -> None:
+        """Add the records that were left out of a batch, which is of one range."""
+        names = self._ranges[0].partition.place
+        place = tuple(batch.column(name)[0].as_py() for name in names)
+        offset = batch.column("offset")[0].as_py()
+        for number in self._of_partition[place]:
+            if self._ranges[number].from_offset <= offset < self._ranges[number].until_offset:
+                self._counts[number] += count
+
+    def count_of(self, number: int) -> int:
+        """Return the records that were left out of a range."""
+        return self._counts[number]
 
 
 def _without_leaders(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

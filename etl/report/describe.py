@@ -218,10 +218,27 @@ def describe_stale_rows(stale_rows: Iterable[StaleRows]) -> Iterator[str]:
         )
 
 
+def describe_left_out(applied: CommitResult) -> str:
+    """Describe records and rows of different numbers, as the end of a sentence; may be empty."""
+    records = applied.records_read
+    rows = applied.rows
+    if records is None or rows is None or records == rows:
+        return ""
+    read = f"; {counted(records, 'record')} read"
+    if rows > records:
+        return f"{read}: the transform made more rows than records"
+    left_out = f"{read}: the transform left out {records - rows:,}"
+    if any(result.rows is None for result in applied.results):
+        return f"{left_out}, and the files do not show at which offsets"
+    return left_out
+
+
 def describe_uncounted(applied: CommitResult) -> str:
     """Describe unknown counts of a recounted plan, as the end of a sentence; may be empty."""
     if applied.uncounted:
         return f"; the number of rows is unknown ({applied.uncounted})"
+    if applied.written is not None:
+        return ""
     doubtful = [result for result in applied.results if result.is_doubtful]
     missing = sum(result.missing_offsets for result in doubtful)
     if missing:

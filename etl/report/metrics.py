@@ -43,8 +43,9 @@ HELP: Mapping[str, str] = {
     "run_retriable": "1 if the last run failed and a retry may help, else 0.",
     "run_duration_seconds": "Duration of the last run.",
     "run_phase_duration_seconds": "Duration of each phase of the last run.",
-    "run_rows": "Counted rows of the plans of the last run.",
-    "run_fetched_bytes": "Bytes fetched for these rows.",
+    "run_records": "Counted records that the plans of the last run read.",
+    "run_rows": "Rows that they wrote, if their number is known.",
+    "run_fetched_bytes": "Bytes fetched for them.",
     "run_offsets_committed": "Partitions with an offset committed by the last run.",
     "run_lost_offsets": "Offsets that the plans of the last run gave up, "
     "as policy or an operator allows.",
@@ -163,7 +164,8 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
         "run_exit_code": code,
         "run_retriable": int(bool(report.error and report.error.retriable)),
         "run_duration_seconds": sum(report.seconds.values()),
-        "run_rows": report.records,
+        "run_records": report.records,
+        "run_rows": report.rows_written,
         "run_fetched_bytes": report.fetched_bytes,
         "run_offsets_committed": report.offsets_committed,
         "run_lost_offsets": lost,
@@ -274,7 +276,7 @@ class RunLineage:
     """Namespace and name of each topic that a plan of the run reads; empty at its start."""
     output: tuple[str, str] | None
     """None: the table has a name, and its path is not looked up yet."""
-    records: int | None
+    rows: int | None
     """Rows of the run's plans; None at its start."""
     version: int | None
     """The table's version after the newest plan."""
@@ -284,10 +286,10 @@ class RunLineage:
 def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage:
     """Return the event of a run; its type is START until the run has ended."""
     event_type = "START"
-    records = None
+    rows = None
     if report.finished_at_ms is not None:
         event_type = _event_type(report)
-        records = report.records
+        rows = report.rows_written
     topics = set()
     for one in report.plans:
         topics |= {r.partition.topic for r in one.plan.ranges}
@@ -302,7 +304,7 @@ def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage
         f"{report.group}.{report.pipeline}",
         tuple((brokers, topic) for topic in sorted(topics)),
         output,
-        records,
+        rows,
         report.result.delta_version if report.result else None,
         report.error.message if report.error else None,
     )

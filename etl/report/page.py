@@ -106,6 +106,8 @@ class Page:
 
     status: Status
     summary: str
+    rows_differ: bool
+    """The run wrote another number of rows than it read records."""
     lag_unit: str
     """`offsets`, or `bytes` where offsets are byte positions."""
     lag_before: int | None
@@ -134,6 +136,7 @@ def page_values(report: Mapping[str, Any], before: Sequence[PastRun], link: Link
     return Page(
         status=_status(report),
         summary=summarize_run(report, rows),
+        rows_differ=rows_differ(report),
         lag_unit="bytes" if has_byte_positions else "offsets",
         lag_before=aggregate_known(sum, [row.lag_before for row in rows]),
         lag_after=aggregate_known(sum, [row.lag_after for row in rows]),
@@ -180,8 +183,12 @@ _WARNINGS = frozenset(outcome.value for outcome in Outcome if outcome.is_loud)
 
 def summarize_run(report: Mapping[str, Any], rows: Sequence[TableRow]) -> str:
     """Describe the result of the run in up to three sentences. `rows`: its partitions."""
-    records = counted(report["records_read"], "record")
-    loaded = f"{records} loaded in {duration(report['total_seconds'])}."
+    loaded = counted(report["records_read"], "record")
+    if rows_differ(report):
+        loaded += f" read and {counted(report['rows_written'], 'row')} written"
+    else:
+        loaded += " loaded"
+    loaded += f" in {duration(report['total_seconds'])}."
     if report["state"] == State.RUNNING.value:
         process = ""
         if report["host"]:
@@ -197,11 +204,16 @@ def summarize_run(report: Mapping[str, Any], rows: Sequence[TableRow]) -> str:
     sentences = [loaded if report["records_read"] else "No new records."]
     if any(one["outcome"] == Outcome.RECORDS_LOST.value for one in report["outcomes"]):
         sentences.append("Records were lost, as the policy allows.")
-    sentences += _describe_lag(rows)
+    sentences += _describe_lag(rows, "read" if rows_differ(report) else "in the table")
     return " ".join(sentences)
 
 
-def _describe_lag(rows: Sequence[TableRow]) -> list[str]:
+def rows_differ(report: Mapping[str, Any]) -> bool:
+    """Return whether the run wrote another number of rows than it read records."""
+    return report["rows_written"] not in (None, report["records_read"])
+
+
+def _describe_lag(rows: Sequence[TableRow], done: str) -> list[str]:
     lagging = sum(1 for row in rows if row.lag_after)
     unknown = sum(row.lag_after is None for row in rows)
     if lagging:
@@ -210,7 +222,7 @@ def _describe_lag(rows: Sequence[TableRow]) -> list[str]:
     if unknown:
         return [f"The lag of {counted(unknown, 'partition')} is unknown."]
     if rows:
-        return ["All records that were readable when the run began are in the table."]
+        return [f"All records that were readable when the run began are {done}."]
     return []
 
 
@@ -397,7 +409,7 @@ class TableRow:
         """Add a range that a plan read of the partition."""
         self.from_offset = aggregate_known(min, (self.from_offset, planned["from"]))
         self.until_offset = aggregate_known(max, (self.until_offset, planned["until"]))
-        self.records = _plus(self.records, planned.get("rows"))
+        self.records = _plus(self.records, planned.get("records", planned.get("rows")))
         self.fetched_bytes = _plus(self.fetched_bytes, planned.get("fetched_bytes"))
         self.missing += planned.get("missing_offsets") or 0
         self.is_read = True

@@ -496,13 +496,21 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     """
     if applied and not applied.is_of(plan):
         applied = None
-    commit: dict[str, Any] = {"run_id": None, "table_version": None, "uncounted": None}
+    commit: dict[str, Any] = {
+        "run_id": None,
+        "table_version": None,
+        "records_read": None,
+        "rows_written": None,
+        "uncounted": None,
+    }
     results: list[RangeResult | None] = [None] * len(plan.ranges)
     if applied:
         results = list(applied.results)
         commit = {
             "run_id": applied.run_id,
             "table_version": applied.delta_version,
+            "records_read": applied.records_read,
+            "rows_written": applied.rows,
             "uncounted": applied.uncounted,
         }
     inherits = None
@@ -667,9 +675,10 @@ def _describe_assignment(plan: Plan) -> dict[str, Any]:
 
 
 def _describe_range_result(result: RangeResult) -> dict[str, Any]:
-    if result.rows is None:
-        return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
+    if result.records_read is None:
+        return {"records": None, "rows": None, "fetched_bytes": None, "missing_offsets": None}
     return {
+        "records": result.records_read,
         "rows": result.rows,
         "fetched_bytes": result.fetched_bytes,
         "control_records": result.control_records,

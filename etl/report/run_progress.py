@@ -140,10 +140,17 @@ class Executed:
 
     @property
     def records(self) -> int:
-        """Return the counted rows of the plan."""
+        """Return the counted records that the plan read."""
         if self.applied is None:
             return 0
-        return sum(result.rows or 0 for result in self.applied.results)
+        return sum(result.records_read or 0 for result in self.applied.results)
+
+    @property
+    def rows(self) -> int | None:
+        """Return the rows that the plan wrote; None if they could not be counted."""
+        if self.applied is None:
+            return 0
+        return self.applied.rows
 
 
 def fetched_bytes_of(plans: Iterable[Executed]) -> int | None:
@@ -210,9 +217,9 @@ class TaskProgress:
                 ended.append(number)
         for number in ended:
             of_task = [results[index] for index in self._left.pop(number)]
-            rows = sum(result.rows or 0 for result in of_task)
+            records = sum(result.records_read or 0 for result in of_task)
             fetched = sum(result.fetched_bytes or 0 for result in of_task)
-            done = AttemptProgress(0, self.planned[number], rows, fetched)
+            done = AttemptProgress(0, self.planned[number], records, fetched)
             self._ended = _added(self._ended, done)
         so_far = self._ended
         for number in self._left.keys() & reported.keys():
@@ -415,7 +422,8 @@ class Stopwatch:
 MOST = 1000
 OTHERS = "(others)"
 HELP: Mapping[str, str] = {
-    "run_topic_rows": "Counted rows of the topic in the plans of the last run.",
+    "run_topic_records": "Counted records of the topic that the plans of the last run read.",
+    "run_topic_rows": "Rows that they wrote of the topic, if their number is known.",
     "run_topic_fetched_bytes": "Bytes fetched for them.",
     "run_broker_requests": "Requests to the broker in the last run, by the driver or by tasks "
     "whose rows are in the table.",
@@ -446,15 +454,24 @@ class Statistics:
 
     @property
     def topics(self) -> dict[str, _Counts]:
-        """Return messages and bytes by topic, largest first."""
+        """Return messages, rows and bytes by topic, largest first; no rows if a range's rows are
+        unknown.
+        """
         topics: dict[str, _Counts] = {}
+        uncounted = set()
         for one in self.plans:
             if one.applied is None:
                 continue
             for planned, result in zip(one.plan.ranges, one.applied.results, strict=False):
-                counts = topics.setdefault(planned.partition.topic, {"messages": 0, "bytes": 0})
-                counts["messages"] += result.rows or 0
+                topic = planned.partition.topic
+                counts = topics.setdefault(topic, {"messages": 0, "rows": 0, "bytes": 0})
+                counts["messages"] += result.records_read or 0
+                counts["rows"] += result.rows or 0
                 counts["bytes"] += result.fetched_bytes or 0
+                if result.rows is None:
+                    uncounted.add(topic)
+        for topic in uncounted:
+            del topics[topic]["rows"]
         return _largest(topics, "bytes")
 
     @property
@@ -482,8 +499,11 @@ class Statistics:
             for broker, counts in found.items():
                 rounded = {**counts, "seconds": round(counts["seconds"], 6)}
                 brokers.append({"asked_by": origin, "broker": broker, **rounded})
+        topics = []
+        for topic, counts in self.topics.items():
+            topics.append({"topic": topic, "rows": None, **counts})
         return {
-            "topics": [{"topic": topic, **counts} for topic, counts in self.topics.items()],
+            "topics": topics,
             "brokers": brokers,
             "commits": {"table": self.table_commits, "offsets": self.offsets_committed},
             "membership": asdict(self.membership) if self.membership else None,
@@ -492,7 +512,9 @@ class Statistics:
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
         """Yield the statistics for Prometheus: name, labels, value."""
         for topic, counts in self.topics.items():
-            yield "run_topic_rows", (("topic", topic),), counts["messages"]
+            yield "run_topic_records", (("topic", topic),), counts["messages"]
+            if "rows" in counts:
+                yield "run_topic_rows", (("topic", topic),), counts["rows"]
             yield "run_topic_fetched_bytes", (("topic", topic),), counts["bytes"]
         for origin, found in self.brokers.items():
             for broker, counts in found.items():
@@ -521,13 +543,15 @@ def _largest(found: Mapping[str, _Counts], by: str) -> dict[str, _Counts]:
     kept = {name: found[name] for name in names[:MOST]}
     left = names[MOST:]
     if left:
-        kept[OTHERS] = _summed(found[name] for name in left)
+        kept[OTHERS] = _summed([found[name] for name in left])
     return kept
 
 
-def _summed(several: Iterable[_Counts]) -> _Counts:
+def _summed(several: Sequence[_Counts]) -> _Counts:
+    """Return the sums of the counts that all have."""
     total: _Counts = {}
-    for one in several:
-        for name, value in one.items():
-            total[name] = total.get(name, 0) + value
+    for name in several[0]:
+        values = [one[name] for one in several if name in one]
+        if len(values) == len(several):
+            total[name] = sum(values)
     return total

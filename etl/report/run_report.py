@@ -45,6 +45,7 @@ from etl.report.describe import (
     describe_cluster_id,
     describe_duplicate_reads,
     describe_leaderless,
+    describe_left_out,
     describe_lost,
     describe_open,
     describe_partition_offsets,
@@ -356,7 +357,7 @@ class Report:
         self.looks.reached(plan)
         rows = "rows" if applied.rows is None else f"{applied.rows:,} rows"
         version = f"table version {applied.delta_version}"
-        uncounted = describe_uncounted(applied)
+        uncounted = describe_left_out(applied) + describe_uncounted(applied)
         if applied.run_id not in (None, self.run_id):
             sentence = (
                 f"Plan {plan.number} was loaded by run {applied.run_id}: {rows} written, {version}"
@@ -472,15 +473,18 @@ class Report:
 
     @property
     def records(self) -> int:
-        """Return the counted rows of this run's plans."""
+        """Return the counted records that this run's plans read."""
         return sum(one.records for one in self.plans)
 
     @property
     def rows_written(self) -> int | None:
-        """Return the rows written by this run's plans; None if unknown, as with a transform."""
-        if self.settings is None or self.settings.transform.function:
-            return None
-        return self.records
+        """Return the rows written by this run's plans; None if they could not be counted."""
+        rows = 0
+        for one in self.plans:
+            if one.rows is None:
+                return None
+            rows += one.rows
+        return rows
 
     @property
     def statistics(self) -> Statistics:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.audit.causes_of_missing_rows import Gaps, PartitionProof
+from etl.audit.causes_of_missing_rows import Gaps, PartitionProof, PlanProof
 from etl.audit.compare_rows import AuditedPartition
 from etl.decide.table_changes import error_of
 from etl.errors import LedgersDisagree
@@ -49,6 +49,8 @@ class Proof:
     """From the first duplicated offset to one after the last, if Kafka still has the partition's
     records.
     """
+    plans: tuple[PlanProof, ...] = ()
+    """Plans of which only the sum of the rows is known."""
 
     @property
     def found_rows(self) -> int:
@@ -77,10 +79,27 @@ class Proof:
                     "allows"
                 )
             if topic_partition.doubt.offsets and topic_partition.doubt.allowed:
-                accepted.append(
-                    f"{partition}: {topic_partition.doubt.summary}; an operator accepted that"
-                )
+                reason = "an operator accepted that"
+                if topic_partition.doubt.may_drop:
+                    reason = "transform.may_drop permits that"
+                accepted.append(f"{partition}: {topic_partition.doubt.summary}; {reason}")
         return (*removed, *accepted)
+
+    @property
+    def left_out(self) -> int:
+        """Return the records that a transform is known to have left out."""
+        of_partitions = sum(partition.gaps.left_out for partition in self.partitions)
+        return of_partitions + sum(plan.records - plan.written for plan in self.plans)
+
+    @property
+    def transformed(self) -> tuple[str, ...]:
+        """Describe what the transform left out, as far as it is known."""
+        sentences = [plan.summary for plan in self.plans]
+        if self.left_out:
+            sentences.insert(
+                0, f"{self.left_out:,} records were read and left out by the transform"
+            )
+        return tuple(sentences)
 
     @property
     def is_right(self) -> bool:
@@ -89,6 +108,8 @@ class Proof:
         Rows may be missing if their removal is accepted.
         """
         if self.by_others or self.without_partition or self.more_than_before:
+            return False
+        if not all(plan.is_right for plan in self.plans):
             return False
         return all(partition.is_right for partition in self.partitions)
 
@@ -108,6 +129,8 @@ class Proof:
             return self._written_since
         if self.without_partition:
             return self._rows_without_partition
+        if self._first_wrong_plan:
+            return self._first_wrong_plan.summary
         return self._refusal.message
 
     def _findings_of(self, wrong: PartitionProof) -> list[str]:
@@ -148,6 +171,8 @@ class Proof:
         if wrong is None and self.more_than_before:
             return _CHECK_HISTORY
         if wrong is None and not self.without_partition:
+            if self._first_wrong_plan:
+                return self._action_on_plan(self._first_wrong_plan)
             return self._refusal.action
         if self._may_be_transform(wrong):
             return self._action_on_transform(wrong)
@@ -192,12 +217,24 @@ class Proof:
             return error_of(wrong.missing.not_permitted, self.delta_version).action
         if not wrong.doubt.allowed:
             return (
-                "Check the transform: a table cannot be verified if it drops rows (limit, where, "
-                "dropDuplicates). Check whether the topic still has records at these offsets. If "
-                "they are meant to be missing, run `etl table accept-changes CONF "
-                f"{self.delta_version} --reason ...`"
+                "Check the transform: which records it leaves out (limit, where, dropDuplicates) "
+                "is not known. If it may leave out records, set transform.may_drop: true. Else "
+                "check whether the topic still has records at these offsets. If they are meant to "
+                f"be missing, run `etl table accept-changes CONF {self.delta_version} --reason ...`"
             )
         return self._replay_of_doubles(wrong) or _CHECK_HISTORY
+
+    def _action_on_plan(self, wrong: PlanProof) -> str:
+        if wrong.missing.not_permitted:
+            return error_of(wrong.missing.not_permitted, self.delta_version).action
+        return _CHECK_HISTORY
+
+    @property
+    def _first_wrong_plan(self) -> PlanProof | None:
+        for plan in self.plans:
+            if not plan.is_right:
+                return plan
+        return None
 
     @property
     def _first_wrong(self) -> PartitionProof | None:
@@ -258,7 +295,8 @@ class Proof:
             "expected_rows": sum(partition.findings.expected_rows for partition in self.partitions),
             "missing": self.missing,
             "table_version": self.delta_version,
-            "notes": [*self.notes, *self.allowed],
+            "left_out_by_transform": self.left_out,
+            "notes": [*self.notes, *self.transformed, *self.allowed],
             "by_others": [foreign_commit_as_json(found) for found in self.by_others],
             "rows_of_no_log": self.without_partition,
             "rows_of_no_log_first": [list(row.values()) for row in self.of_no_log_first],
@@ -310,6 +348,7 @@ def _gaps_as_json(gaps: Gaps) -> dict[str, Any]:
         "control_records": gaps.control_records,
         "aborted_records": gaps.aborted_records,
         "compacted": gaps.compacted,
+        "left_out_by_transform": gaps.left_out,
         "not_known": gaps.unexplained,
         "lost": gaps.let_go,
         "losses": [[loss.from_offset, loss.until_offset, loss.why.value] for loss in gaps.losses],

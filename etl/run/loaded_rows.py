@@ -15,14 +15,19 @@ from etl.decide.loaded_intervals import Span, spans_of
 from etl.decide.plan import may_be_transformed
 from etl.errors import TableUnreachable
 from etl.io.delta.loaded_plans import Outcome, commits_of_ours
-from etl.io.delta.recover_results import Recount, rows_in_null_partition
+from etl.io.delta.recover_results import (
+    Recount,
+    recount_commit,
+    rows_in_null_partition,
+    rows_of_commit,
+)
 from etl.io.delta.table_shape import EVENT_DATE, check_shape
 from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.plan_document import parse_plan, results_of
 from etl.model.columns import arrow_schema
 from etl.model.partitions import TopicPartition
-from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
+from etl.model.plans import GAPS_KEPT, CommitResult, Plan, PlanKind, RangeResult
 from etl.model.snapshot import CommitMetadata, Ledger, LoadedIntervals, Snapshot
 from etl.run.discovery import Discovery
 from etl.run.observe import observe_table
@@ -66,8 +71,16 @@ def applied_by(
     undated = _undated(outcome.delta_version, settings)
     results = _with_requests(results_in_commit(outcome.metadata, plan), results) or results
     if results is not None:
+        results, written = _with_rows_written(results, plan, outcome.delta_version, settings)
         return CommitResult(
-            plan.number, plan.id, version, outcome.table.id, results, run_id, undated=undated
+            plan.number,
+            plan.id,
+            version,
+            outcome.table.id,
+            results,
+            run_id,
+            undated=undated,
+            written=written,
         )
     # Rows that cannot be counted (a transform changed the key columns, files are lost) have no row
     # count in the result. An error here would come back in every run.
@@ -80,7 +93,7 @@ def applied_by(
         counted.results,
         run_id,
         counted.uncounted,
-        undated,
+        undated=undated,
     )
 
 
@@ -92,6 +105,51 @@ def _with_requests(
         return in_commit
     pairs = zip(in_commit, own, strict=True)
     return tuple(replace(result, requests=counted.requests) for result, counted in pairs)
+
+
+def _with_rows_written(
+    results: tuple[RangeResult, ...], plan: Plan, delta_version: int | None, settings: Settings
+) -> tuple[tuple[RangeResult, ...], int | None]:
+    """Return the results with the rows that a transform made of the records, and the rows in the
+    files of the commit if they are another number.
+
+    A batch transform counts the rows of each range. Behind a transform of DataFrames the files' own
+    counts are known, and the rows of a range only if they are those of all records. The commit of a
+    replay also rewrites rows of other offsets: the rows in its files are read.
+    """
+    if not settings.transform.function or not results or delta_version is None:
+        return results, None
+    written = None
+    if plan.kind is not PlanKind.REPLAY:
+        written = rows_of_commit(settings.table.path, delta_version)
+    if written == sum(result.rows or 0 for result in results):
+        return results, None
+    if settings.transform.record_batch:
+        return results, written
+    if written is not None:
+        return tuple(map(_without_rows, results)), written
+    counted = recount_commit(settings.table.path, delta_version, plan.ranges, plan.incarnations)
+    if counted is None:
+        return tuple(map(_without_rows, results)), None
+    return tuple(map(_with_rows_of, results, counted)), None
+
+
+def _without_rows(result: RangeResult) -> RangeResult:
+    """Return the result of a range with an unknown number of rows."""
+    return replace(result, rows=None, records=result.records_read)
+
+
+def _with_rows_of(result: RangeResult, counted: RangeResult) -> RangeResult:
+    """Return the result of a range with the rows that its commit has."""
+    if counted.rows == result.rows:
+        return result
+    return replace(
+        result,
+        rows=counted.rows,
+        records=result.records_read,
+        gaps=counted.gaps,
+        gaps_complete=counted.gaps_complete,
+    )
 
 
 def results_in_commit(
@@ -221,7 +279,7 @@ class LoadedRowsOfTable:
         results = reading.results.in_order(len(plan.ranges)) if reading.results else None
         read = None
         if results is not None:
-            read = sum(result.rows or 0 for result in results)
+            read = sum(result.records_read or 0 for result in results)
         return PutInto(sum(before.values()), there, read)
 
 

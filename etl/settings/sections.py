@@ -332,6 +332,10 @@ class TransformSettings(Section):
         description="package.module:function from pyarrow.RecordBatch to RecordBatch, in the "
         "tasks, with either writer, instead of dataframe",
     )
+    may_drop: bool = Field(
+        default=False,
+        description="The transform may leave out records: verify proves what it can, exit 0",
+    )
 
     @field_validator("record_batch")
     @classmethod

@@ -54,7 +54,7 @@ def test_deleted_rows_are_distinguished_from_a_missing_one_until_an_operator_acc
     assert "429 records, each once, 11 were removed since, as allowed" in shown.out
 
 
-def test_a_transform_that_drops_rows_is_named_and_no_other_writer(
+def test_records_that_a_transform_of_dataframes_leaves_out_are_counted_by_plan(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pipeline.folder / "choosy_of_tests.py").write_text(
@@ -63,12 +63,48 @@ def test_a_transform_that_drops_rows_is_named_and_no_other_writer(
     monkeypatch.syspath_prepend(str(pipeline.folder))
     pipeline.settings = {"transform": "choosy_of_tests:chosen"}
     pipeline.produce(400)
-    pipeline.ran()
+    first = pipeline.ran().document
+    assert (first["records_read"], first["rows_written"]) == (400, 360)
+    assert "400 records read: the transform left out 40" in first["outcomes"][0]["message"]
     proof = pipeline.door("verify")
-    assert (proof.code, log_of(proof.document, 0)["never_came"]) == (9, 10)
-    assert "10 missing (first: 3, 13, 23, 33, 43): 10 never committed to the table" in proof.err
-    assert "the transform choosy_of_tests:chosen may be the reason" in proof.err
-    assert "Check the transform: " in proof.err
+    assert (proof.code, log_of(proof.document, 0)["not_provable"]) == (9, 10)
+    assert "the transform left out records, and the files do not show at which" in proof.err
+    assert "transform.may_drop: true" in proof.err
+
+    pipeline.settings = {"transform": {"dataframe": "choosy_of_tests:chosen", "may_drop": True}}
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["left_out_by_transform"]) == (0, 40), proof.err
+    summed = "plan 1: 400 records read, 360 rows written, 40 left out by the transform; the table"
+    assert any(summed in note for note in proof.document["notes"])
+
+    DeltaTable(str(pipeline.table)).delete("partition = 1 and offset < 3")
+    pipeline.settings["table"] = {"on_rows_removed": "record"}
+    assert "3 removed later" in " ".join(pipeline.door("verify").document["notes"])
+    del pipeline.settings["table"]
+    assert "3 removed later" in pipeline.door("verify").err
+
+
+@pytest.mark.without_spark
+def test_records_that_a_batch_transform_leaves_out_are_proven_range_by_range(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.settings = {
+        "table": {"writer": "arrow"},
+        "limits": {"local_below_bytes": 64 << 20},
+        "transform": {"record_batch": "tests.system.transform_functions:tens"},
+    }
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
+    for rows in (360, 360):
+        pipeline.produce(400)
+        document = pipeline.ran().document
+        assert (document["records_read"], document["rows_written"]) == (400, rows)
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["passed"]) == (0, True), proof.err
+    assert proof.document["left_out_by_transform"] == 80
+    assert log_of(proof.document, 0)["without_row"]["left_out_by_transform"] == 20
+
+    DeltaTable(str(pipeline.table)).delete("partition = 1 and offset < 3")
+    assert log_of(pipeline.door("verify").document, 1)["missing"] == 3
 
 
 @pytest.mark.without_spark

@@ -34,6 +34,14 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
+def tens(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out every tenth offset."""
+    last_digit = compute.subtract(
+        batch["offset"], compute.multiply(compute.divide(batch["offset"], 10), 10)
+    )
+    return batch.filter(compute.not_equal(last_digit, 3))
+
+
 def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the task of each row, for tasks of this process that reported their start; lists and
     maps of it, too.

@@ -185,8 +185,9 @@ def write_transformed(
 ) -> Written:
     transform = load_arrow_transform(f"{__name__}:{name}")
     reading = reading_from(broker, fetch_max_bytes=100, transform=transform)
-    ranges = [OffsetRange(TopicPartition("clicks", 0), 3, 17, leader(broker))]
-    [task] = tasks_of(ranges, [[0]])
+    partition = TopicPartition("clicks", 0)
+    ranges = [OffsetRange(partition, *part, leader(broker)) for part in ((3, 10), (10, 17))]
+    [task] = tasks_of(ranges, [[0, 1]])
     return write_task(
         task,
         reading,
@@ -196,7 +197,9 @@ def write_transformed(
 
 def test_files_have_the_rows_of_a_transform(broker: FakeBroker, tmp_path: Path) -> None:
     written = write_transformed(broker, tmp_path, "evens_twice", ("size",))
-    assert (written.results[0].rows, written.made, written.rows) == (14, 14, 14)
+    counts = [(result.records_read, result.rows) for _, result in sorted(written.results.items())]
+    assert counts == [(7, 3), (7, 4)], "records that were read, and those that have a row"
+    assert (written.made, written.rows) == (14, 14)
     assert [file.partition_values for file in written.files] == [{"size": "2"}]
     table = parquet.read_table(tmp_path / written.files[0].path, partitioning=None)
     assert (

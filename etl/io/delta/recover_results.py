@@ -107,6 +107,22 @@ def _files_with_new_rows(content: bytes) -> list[Added]:
     return [file for file in added if file.path not in removed]
 
 
+def rows_of_commit(path: str, delta_version: int) -> int | None:
+    """Return how many rows a commit added, by its own counts; None if unknown.
+
+    Raises as `open_table`.
+    """
+    content = read_commit_file(open_log(rust_path(path)), delta_version)
+    if content is None:
+        return None
+    rows = 0
+    for file in parse_added(content):
+        if file.rows is None:
+            return None
+        rows += file.rows
+    return rows
+
+
 def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | None:
     """Return how many rows of a commit have null in this partition column; None if unknown.
 

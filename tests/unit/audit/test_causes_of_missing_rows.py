@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from etl.audit.causes_of_missing_rows import (
@@ -9,6 +11,7 @@ from etl.audit.causes_of_missing_rows import (
     Missing,
     Origin,
     PartitionProof,
+    PlanProof,
     UnprovenOffsets,
     blame,
     doubt_of,
@@ -23,6 +26,7 @@ from etl.audit.compare_rows import (
     PartitionFindings,
     audit_partition,
 )
+from etl.decide.loaded_intervals import interval_of
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import ForeignCommit, Interval
@@ -52,6 +56,26 @@ def test_reasons_are_summed_over_results_and_intervals_and_unknown_after_a_recou
     assert gaps_of(Expected(), losses[1:]).summary == "10 lost (130 to 140, expired)"
     whole = Expected(((OffsetRange(LOG, 0, 10), RangeResult(10, 900)),))
     assert gaps_of(whole, ()).summary == ""
+
+
+def test_records_that_a_transform_left_out_are_a_reason() -> None:
+    result = RangeResult(10, 900, control_records=2).without_left_out(3)
+    interval = interval_of(OffsetRange(LOG, 0, 12), result)
+    expected = Expected(((OffsetRange(LOG, 12, 24), result),), (interval,))
+    assert gaps_of(expected, ()) == Gaps(control_records=4, left_out=6)
+    assert gaps_of(expected, ()).summary == "4 control, 6 left out by the transform"
+
+
+def test_the_sum_of_a_plan_is_right_if_the_table_has_the_rows_of_its_files() -> None:
+    whole = PlanProof(3, records=100, written=90, found=90)
+    assert whole.is_right and whole.summary.endswith(
+        "10 left out by the transform; the table has all of these rows"
+    )
+    assert not replace(
+        whole, found=89, missing=blame([origin(10)], (DELETE,), frozenset())
+    ).is_right
+    assert replace(whole, found=89, missing=blame([origin(10)], (DELETE,), frozenset({5}))).is_right
+    assert not replace(whole, found=91).is_right
 
 
 def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
@@ -116,6 +140,8 @@ def test_rows_in_an_earlier_table_are_reported_as_such() -> None:
         (Missing(removed=4, by=(DELETE,)), True),
         (Missing(removed=4, by=(DELETE,), not_permitted=(DELETE,)), False),
         (Missing(never_came=1, removed=3, by=(DELETE,)), False),
+        (Missing(never_came=1, unknown=3, may_drop=True), True),
+        (Missing(never_came=1, removed=3, may_drop=True), False),
     ],
 )
 def test_a_partition_is_right_when_all_that_is_missing_may_be_missing(
@@ -159,6 +185,8 @@ def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accep
     accepted = doubt_of(unproven, plans, pruned=3, accepted=9)
     assert not PartitionProof(findings, doubt=doubt).is_right
     assert PartitionProof(findings, doubt=accepted).is_right
+    permitted = doubt_of(unproven, plans, pruned=3, accepted=0, may_drop=True)
+    assert PartitionProof(findings, doubt=permitted).is_right
     none = doubt_of((), plans, pruned=3, accepted=0)
     assert (none, none.summary, none.allowed) == (UnprovenOffsets(), "", True)
 

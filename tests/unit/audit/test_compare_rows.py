@@ -25,6 +25,7 @@ from etl.audit.compare_rows import (
     more_than_before,
     rows_before_of,
 )
+from etl.decide.loaded_intervals import interval_of
 from etl.errors import LedgersDisagree
 from etl.model.partitions import TopicPartition
 from etl.model.plans import NOT_COUNTED, HeldRows, OffsetRange, RangeResult, RowsBefore
@@ -94,6 +95,21 @@ def test_a_result_that_does_not_know_all_its_gaps_is_counted_only() -> None:
     expected = Expected(((OffsetRange(LOG, 0, 10), result),))
     assert find(expected, [0, 2, 4, 5, 6, 9]).is_right
     assert find(expected, [0, 2, 4, 5, 6]).unequal == (Unequal(0, 10, 6, 5),)
+
+
+def test_behind_a_transform_the_rows_of_a_range_are_its_records_without_those_left_out() -> None:
+    result = RangeResult(rows=8, fetched_bytes=9, control_records=2, gaps=((3, 5),))
+    expected = Expected(((OffsetRange(LOG, 0, 10), result.without_left_out(3)),))
+    assert find(expected, [0, 1, 5, 7, 9]).is_right
+    lacking = find(expected, [0, 1, 5, 7])
+    assert (lacking.missing, lacking.expected_rows) == (1, 5)
+
+    of_frames = replace(result, rows=None, records=8)
+    unknown = Expected(((OffsetRange(LOG, 0, 10), of_frames),))
+    assert find(unknown, [0, 1, 2, 5, 6, 7, 8, 9]).is_right, "each record has its row"
+    assert find(unknown, [0, 1, 5]).unproven == (IncompleteInterval(0, 10, 5),)
+    pruned = Expected(loaded=(interval_of(OffsetRange(LOG, 0, 10), of_frames),))
+    assert find(pruned, [0, 1, 5]).unproven == (IncompleteInterval(0, 10, 5),)
 
 
 def test_two_plans_with_the_same_offsets_are_refused() -> None:

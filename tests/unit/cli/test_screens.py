@@ -138,8 +138,8 @@ def test_a_plan_that_sets_offsets_shows_partitions_offsets_and_losses(
     lines = seen(monkeypatch, screens.show_plan, describe_plan(plan, None), terminal=False)
     assert lines[1:] == [
         "bad records",
-        "partition  from  until  rows  loaded until  fetched bytes  missing offsets",
-        "clicks:3   -     -      -              110  -              -",
+        "partition  from  until  records  rows  loaded until  fetched bytes  missing offsets",
+        "clicks:3   -     -      -        -              110  -              -",
         "Lost: clicks:3:100-110 (skipped)",
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from etl.decide.loaded_intervals import interval_of
 from etl.errors import TableUnreachable
 from etl.io.delta.recover_results import Recount, recount, recount_commit
 from etl.model.partitions import TopicPartition
-from etl.model.plans import NOT_COUNTED, OffsetRange, RangeResult
+from etl.model.plans import NOT_COUNTED, OffsetRange, Plan, PlanKind, RangeResult
+from etl.run.loaded_rows import _with_rows_written
+from tests.builders import plain_plan, plain_settings
 
 CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 1)
 RANGES = (OffsetRange(CLICKS, 0, 6), OffsetRange(VIEWS, 10, 12), OffsetRange(CLICKS, 6, 8))
@@ -158,6 +161,25 @@ def test_rows_of_no_log_of_another_log_and_of_another_life_of_ours_are_passed_ov
     assert recount(path, 0, RANGES) == Recount(RECEIPTS)
     [second] = recount(path, 0, RANGES[:1], {CLICKS: 1}).results
     assert (second.rows, second.gaps) == (1, ((0, 3), (4, 6)))
+
+
+def test_behind_a_transform_of_data_frames_the_files_count_the_rows_of_a_plan(path: str) -> None:
+    write_deltalake(path, rows_of(ROWS))
+    plan = plain_plan(1, ranges=RANGES)
+    replayed = replace(plan, kind=PlanKind.REPLAY)
+    conf = plain_settings(table={"path": path}, transform="shaping:rows")
+
+    def with_rows(results: tuple[RangeResult, ...], of: Plan = plan) -> Any:
+        return _with_rows_written(results, of, 0, conf)
+
+    assert with_rows(RECEIPTS) == (RECEIPTS, None)
+    read = (RangeResult(rows=6, fetched_bytes=9), *RECEIPTS[1:])
+    found, written = with_rows(read)
+    assert ([r.rows for r in found], [r.records for r in found]) == ([None] * 3, [6, 2, 2])
+    assert written == 8, "of which range a record has no row is unknown"
+    found, written = with_rows(read, replayed)
+    assert ([r.rows for r in found], written) == ([4, 2, 2], None)
+    assert (found[0].records, found[0].gaps) == (6, ((2, 4),)), "the rows of a replay are read"
 
 
 def test_range_results_record_that_a_transform_made_the_counted_rows(path: str) -> None:

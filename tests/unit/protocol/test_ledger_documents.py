@@ -60,9 +60,11 @@ def test_documents_have_the_bytes_that_were_recorded_before_the_codec(kind: type
 
 
 @EACH_KIND
-@given(seed=st.integers(0))
-def test_a_document_is_parsed_to_the_value_that_was_rendered(kind: type[Any], seed: int) -> None:
-    value = any_document(kind, seed)
+@given(seed=st.integers(0), is_latest=st.booleans())
+def test_a_document_is_parsed_to_the_value_that_was_rendered(
+    kind: type[Any], seed: int, is_latest: bool
+) -> None:
+    value = any_document(kind, seed, is_latest=is_latest)
     payload = render(value)
     assert parse(kind, payload, path=PATH) == value
     assert render(parse(kind, payload, path=PATH)) == payload

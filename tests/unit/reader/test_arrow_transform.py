@@ -70,21 +70,26 @@ def test_the_result_for_no_rows_has_the_columns_of_all(shaped: Callable[[Any], N
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"),
+    ("shape", "expected", "left_out"),
     [
-        (lambda batch: batch.filter(compute.greater(batch["offset"], 1)), [2, 3]),
-        (lambda batch: batch.slice(0, 0), []),
-        (lambda batch: batch.take(pa.array([2, 1, 0][: batch.num_rows], pa.int32())), [3, 2, 1]),
-        (lambda batch: pa.concat_batches([batch, batch]), [1, 2, 3, 1, 2, 3]),
-        (changed("offset", lambda batch: batch["offset"].cast(pa.int32())), [1, 2, 3]),
+        (lambda batch: batch.filter(compute.greater(batch["offset"], 1)), [2, 3], 1),
+        (lambda batch: batch.slice(0, 0), [], 3),
+        (lambda batch: batch.take(pa.array([2, 1, 0][: batch.num_rows], pa.int32())), [3, 2, 1], 0),
+        (lambda batch: pa.concat_batches([batch, batch]), [1, 2, 3, 1, 2, 3], 0),
+        (changed("offset", lambda batch: batch["offset"].cast(pa.int32())), [1, 2, 3], 0),
     ],
     ids=["fewer", "none", "in another order", "more", "narrower"],
 )
-def test_a_transform_may_change_rows(
-    shaped: Callable[[Any], None], shape: Any, expected: list[int]
+def test_a_transform_may_change_rows_and_the_records_that_it_leaves_out_are_counted(
+    shaped: Callable[[Any], None], shape: Any, expected: list[int], left_out: int
 ) -> None:
     shaped(shape)
-    assert [n for batch in made(rows(1, 2, 3)) for n in batch["offset"].to_pylist()] == expected
+    counted: list[int] = []
+    found = transformed(
+        iter([rows(1, 2, 3)]), load_arrow_transform(NAME), lambda _, count: counted.append(count)
+    )
+    assert [n for batch in found for n in batch["offset"].to_pylist()] == expected
+    assert sum(counted) == left_out
 
 
 def with_rows(shape: Callable[[pa.RecordBatch], Any]) -> Callable[[pa.RecordBatch], Any]:

@@ -31,7 +31,7 @@ def test_a_run_that_has_loaded_rows_reports_topics_table_rows_and_version() -> N
     place = f"kafka://{settings.zookeeper.connect}"
     assert result.inputs == ((place, "clicks"), (place, "clicks1"))
     assert result.output == ("file", "/data/clicks")
-    assert (result.records, result.error) == (report.records, None) and result.version is not None
+    assert (result.rows, result.error) == (report.records, None) and result.version is not None
     assert uuid.UUID(result.run_id) and result.run_id == lineage_of(report, settings, "shop").run_id
 
 
@@ -42,7 +42,7 @@ def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket
     assert places == {"kafka://b1:9092"}
     begun = Report("r1", "clicks", "g", "t", 0)
     result = lineage_of(begun, settings, "shop")
-    assert (result.event_type, result.inputs, result.records) == ("START", (), None)
+    assert (result.event_type, result.inputs, result.rows) == ("START", (), None)
     assert result.output == ("s3://lake", "raw/clicks")
     named = plain_settings(source=source, table={"path": None, "name": "lake.clicks"})
     assert lineage_of(begun, named, "shop").output is None, "its path is not known yet"

@@ -71,6 +71,7 @@ def test_a_successful_run_reports_its_records_its_time_and_a_lag_of_zero() -> No
         "run_exit_code": 0,
         "run_retriable": 0,
         "run_duration_seconds": pytest.approx(sum(SECONDS.values())),
+        "run_records": 388,
         "run_rows": 388,
         "run_fetched_bytes": 36_000,
         "run_offsets_committed": 4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import FirstRun, Ledger, PipelineState, Snapshot, UpToDate
 from etl.report.describe import describe_open, describe_uncounted, describe_who_skipped, format_time
+from etl.report.metrics import metrics_of
+from etl.report.page import page_of
 from etl.report.plan_json import describe_plan
 from etl.report.run_history import outdated
 from etl.report.run_progress import Outcome, Process, Verb
@@ -177,6 +180,46 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("applied", "rows", "message"),
+    [
+        (
+            replace(
+                APPLIED, results=(APPLIED.results[0].without_left_out(3), *APPLIED.results[1:])
+            ),
+            10,
+            "10 rows written, table version 0; 13 records read: the transform left out 3",
+        ),
+        (
+            replace(
+                APPLIED,
+                results=tuple(replace(r, rows=None, records=r.rows) for r in APPLIED.results),
+                written=9,
+            ),
+            9,
+            "9 rows written, table version 0; 13 records read: the transform left out 4, and the "
+            "files do not show at which offsets",
+        ),
+    ],
+    ids=["batches", "data frames"],
+)
+def test_records_read_and_rows_written_are_two_figures(
+    applied: CommitResult, rows: int, message: str
+) -> None:
+    report = new_report()
+    report.planned(FIRST)
+    report.applied(applied)
+    document = document_of(report)
+    assert (document["records_read"], document["rows_written"]) == (13, rows)
+    assert document["outcomes"][0]["message"] == f"Plan 1: {message}"
+    assert (document["plan"]["records_read"], document["plan"]["rows_written"]) == (13, rows)
+    report.finished(1)
+    samples = metrics_of(report, now_ms=1, per_partition=False, last_success_s=None)
+    for name, value in (("run_records", 13), ("run_rows", rows)):
+        assert re.search(rf"^offset_range_etl_{name}{{.*}} {value}(\.0)?$", samples, re.MULTILINE)
+    assert f"13 records read and {rows} rows written" in page_of(document_of(report))
+
+
 LATER = UpToDate(FIRST, FIRST.loaded_until)
 
 
@@ -283,7 +326,13 @@ def test_a_plan_is_described_with_its_results_for_people_and_programs() -> None:
     assert document["ranges"][0] == {
         **A.place,
         **{"from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4},
-        **{"rows": 7, "fetched_bytes": 90, "control_records": 0, "aborted_records": 0},
+        **{
+            "records": 7,
+            "rows": 7,
+            "fetched_bytes": 90,
+            "control_records": 0,
+            "aborted_records": 0,
+        },
         **{"missing_offsets": 1, "gaps": [[3, 4]], "gaps_complete": True},
         **{"leader_epochs": [], "behind_transform": False},
     }

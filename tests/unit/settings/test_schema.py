@@ -104,7 +104,7 @@ def test_the_schema_has_every_key_and_its_values() -> None:
         ("source.on_data_loss", "fail or skip"),
         ("source.topics.0", "text or a list"),
         ("source.fetch_max_bytes", "1 KiB to 1 GiB"),
-        ("transform", "text, or the keys dataframe, record_batch"),
+        ("transform", "text, or the keys dataframe, record_batch, may_drop"),
     ],
 )
 def test_a_key_is_described_by_its_values_and_its_meaning(key: str, values: str) -> None:

@@ -36,7 +36,7 @@ from etl.errors import EtlError, SettingsError
 from etl.io.report_files import installed_version
 from etl.io.spark.session import LOCAL_MASTER, WHERE_JARS_ARE, is_submitted, settings_of_file
 from etl.io.spark.session import time_zone as session_time_zone
-from etl.reader.batch_transform import load_function
+from etl.run.read_rows import import_transform
 from etl.settings.secrets import place_of_file
 from etl.settings.sections import Settings, files_of_secrets
 from etl.testkit.java_and_jars import (
@@ -432,7 +432,7 @@ def transform(name: str, findings: Findings) -> Iterator[Line]:
     if function is None:
         yield ok(name, "none")
         return
-    load_function(function, settings.transform.key)
+    import_transform(settings)
     yield ok(name, f"{function} can be imported")
 
 

@@ -11,7 +11,9 @@ nullable, as in Delta's own new tables.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -137,24 +139,24 @@ OF_KEYS = {
 """The transform of each key, as a message names it within a sentence."""
 
 
-def load_function(name: str, key: str) -> Callable[[Any], Any]:
+def load_function(name: str, key: str, folder: str | None = None) -> Callable[[Any], Any]:
     """Return the function `package.module:function`.
 
-    Its module is imported from the Python path or the current directory. Raises SettingsError.
+    Its module is imported from `folder`, the conf's directory, else from the Python path or the
+    current directory. Raises SettingsError.
     """
     module, _, function_name = name.partition(":")
-    if "" not in sys.path:
-        sys.path.append("")
     try:
-        function = getattr(importlib.import_module(module), function_name)
+        with _searching_first(folder):
+            function = getattr(importlib.import_module(module), function_name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an import runs the user's module, which may call sys.exit
         raise SettingsError(
             f"The function of {key} cannot be imported: {describe_failure_of(error)}",
             key=key,
-            action="Check its spelling, and that its module is installed or in this directory, also"
-            " where tasks run",
+            action="Check its spelling, and that its module is beside the conf, installed or in"
+            " this directory, also where tasks run",
         ) from error
     if not callable(function):
         raise SettingsError(
@@ -162,6 +164,28 @@ def load_function(name: str, key: str) -> Callable[[Any], Any]:
         )
     result: Callable[[Any], Any] = function
     return result
+
+
+@contextlib.contextmanager
+def _searching_first(folder: str | None) -> Iterator[None]:
+    """Context manager: modules are imported from `folder` first, inside.
+
+    Afterwards it stays on Python's path, before the current directory, for what the function
+    imports when it is called; a file in it does not hide an installed module then.
+    """
+    if "" not in sys.path:
+        sys.path.append("")
+    if folder is None:
+        yield
+        return
+    if folder not in sys.path:
+        current = next(n for n, place in enumerate(sys.path) if place in ("", os.getcwd()))
+        sys.path.insert(current, folder)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def describe_failure_of(error: BaseException) -> str:
@@ -207,14 +231,18 @@ class ArrowTransform:
     """The same columns with the table's types."""
     physical: bool = False
     """The rows are of physical partitions (`TopicPartition.is_physical`)."""
+    folder: str | None = None
+    """See `load_function`; tasks of other machines may not have it."""
 
 
-def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform:
+def load_arrow_transform(
+    name: str, *, physical: bool = False, folder: str | None = None
+) -> ArrowTransform:
     """Import the function, and find its output columns with an empty batch.
 
     Raises SettingsError, with the line where the function failed.
     """
-    function = load_function(name, _KEY)
+    function = load_function(name, _KEY, folder)
     schema = arrow_schema(physical=physical)
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     returned = _call(function, empty, "for an empty batch", _CHECK)
@@ -244,7 +272,7 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
             f"returns columns that cannot be stored: {describe_failure_of(error)}",
             "Check the columns that it returns",
         ) from error
-    return ArrowTransform(name, returned.schema, stored, physical)
+    return ArrowTransform(name, returned.schema, stored, physical, folder)
 
 
 def transformed(
@@ -258,7 +286,7 @@ def transformed(
     left out records, and their number, before its rows are yielded. Raises SettingsError for the function's errors and for rows
     that the table or `verify` cannot use.
     """
-    function = load_function(transform.name, _KEY)
+    function = load_function(transform.name, _KEY, transform.folder)
     schema = arrow_schema(physical=transform.physical)
     expected = _columns(transform.made)
     for batch in batches:

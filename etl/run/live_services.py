@@ -64,6 +64,7 @@ from etl.run.read_rows import (
     Following,
     check_rows,
     format_rows,
+    import_transform,
     needs_no_spark,
     reader_for,
     translating_transform_errors,
@@ -481,6 +482,7 @@ class LiveServices:
         has_transform = self.settings.transform.dataframe is not None
         if has_transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
             # A stored plan with a transform that always fails would block the pipeline.
+            import_transform(self.settings)
             try_on_no_rows(self._spark.session(), self.settings)
         return self._plans.store(
             plan,
@@ -569,6 +571,7 @@ class LiveServices:
                 plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=now_ms()
             )
             return Load(writer, files)
+        import_transform(self.settings)
         spark = self._spark.session(is_short=is_short(plan, snapshot, self.settings))
         read = reader_for(writer)
         with self._phases.timed(Verb.FIRST_JOB):

@@ -148,7 +148,7 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
     """
     if not settings.transform.dataframe:
         return rows
-    made = apply_transform(settings.transform.dataframe, rows)
+    made = apply_transform(settings.transform.dataframe, rows, settings.transform.folder)
     _reject_misfit(settings, made.dtypes, "transform.dataframe")
     check_columns(
         settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark
@@ -189,7 +189,8 @@ def columns_of_tasks(settings: Settings) -> pyarrow.Schema:
 def _arrow_transform(name: str, settings: Settings) -> ArrowTransform:
     from etl.reader.batch_transform import load_arrow_transform
 
-    return load_arrow_transform(name, physical=settings.source.is_physical)
+    folder = settings.transform.folder
+    return load_arrow_transform(name, physical=settings.source.is_physical, folder=folder)
 
 
 def _reject_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: str) -> None:
@@ -214,7 +215,7 @@ def check_without_spark(settings: Settings) -> None:
     Imports the transform's module, as a run does. Raises SettingsError, NotOurTable.
     """
     if settings.transform.dataframe:
-        load_transform(settings.transform.dataframe)
+        import_transform(settings)
         check_partitioning(settings.table.path, settings.table.partition_by)
 
 
@@ -242,11 +243,11 @@ _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": 
 """Delta's names of types (Delta protocol, "Primitive Types") and Spark's."""
 
 
-def apply_transform(name: str, rows: DataFrame) -> DataFrame:
+def apply_transform(name: str, rows: DataFrame, folder: str | None = None) -> DataFrame:
     """Apply the named transform to `rows`. Raises SettingsError with the line that failed."""
     from pyspark.sql import DataFrame
 
-    function = load_transform(name)
+    function = load_transform(name, folder)
     action = "Test the function on rows of spark.read.format('offset_ranges')"
     try:
         with translating_spark_errors():
@@ -317,11 +318,18 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
         ) from error
 
 
-def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
-    """The function `package.module:function`, from the Python path or the current folder. Raises
+def load_transform(name: str, folder: str | None = None) -> Callable[[DataFrame], DataFrame]:
+    """Return the function of `transform.dataframe`. Raises as `load_function`."""
+    return load_function(name, "transform.dataframe", folder)
+
+
+def import_transform(settings: Settings) -> None:
+    """Import the transform of either kind, before Spark starts for its rows. Raises
     SettingsError.
     """
-    return load_function(name, "transform.dataframe")
+    transform = settings.transform
+    if transform.function:
+        load_function(transform.function, transform.key, transform.folder)
 
 
 _HERE = "127.0.0.1"

@@ -9,6 +9,7 @@ in the ledger, so a run without new records starts no JVM; a run that starts Spa
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -35,7 +36,12 @@ from etl.io.zookeeper.ledger_side_documents import read_named_table
 from etl.model.columns import spark_schema
 from etl.model.snapshot import CatalogEntry, NamedTable
 from etl.report.run_progress import Phases, Verb
-from etl.run.read_rows import columns_of_tasks, fitting_arrow_transform, format_rows
+from etl.run.read_rows import (
+    columns_of_tasks,
+    fitting_arrow_transform,
+    format_rows,
+    import_transform,
+)
 from etl.run.service_interfaces import RunContext, SparkDefaults, now_ms
 from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
@@ -82,7 +88,7 @@ class RunSpark:
             self._enter_time_zone(existing)
             self._enter_store(existing)
             return existing
-        given = self._settings.spark
+        given = with_import_path(self._settings)
         self._given_for_place = {}
         if self._place is not None:
             self._given_for_place = settings_for(self._place, given)
@@ -162,6 +168,25 @@ class RunSpark:
                 end_jvm()
 
 
+_IMPORT_PATH = "spark.executorEnv.PYTHONPATH"
+_SAFE_IMPORT_PATH = "spark.executorEnv.PYTHONSAFEPATH"
+
+
+def with_import_path(settings: Settings) -> dict[str, str]:
+    """Return the conf's Spark properties with the directory of its transform for Python workers,
+    which import its module by name, in the order of the driver: the conf's directory, then the
+    working directory (which Python itself would put first).
+    """
+    given = dict(settings.spark)
+    folder = settings.transform.folder
+    if settings.transform.dataframe is None or folder is None:
+        return given
+    places = [folder, given.get(_IMPORT_PATH, ""), "."]
+    given[_IMPORT_PATH] = os.pathsep.join(filter(None, places))
+    given.setdefault(_SAFE_IMPORT_PATH, "1")
+    return given
+
+
 Making = Callable[[Settings], object]
 """Called with the path that the catalog would use, before it creates the table. Raises errors that
 would prevent a run.
@@ -195,6 +220,8 @@ def placed(
         return Placed(placed_by_name(settings, stored.path))
     if stored is not None:
         making = None
+    if making is not None:
+        import_transform(settings)
     found = ask(settings, run_context, phases, name=name, making=making)
     return Placed(placed_by_name(settings, found.path), found)
 

@@ -284,12 +284,22 @@ def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
     defaults = _defaults_of(document, path)
     try:
         settings = parse_settings(document, path=str(path), defaults=defaults)
-        settings = _with_absolute_paths(settings, str(Path(path).absolute().parent))
+        folder = str(Path(path).absolute().parent)
+        settings = _with_absolute_paths(settings, folder)
+        if defaults is not None and not _sets_transform(document):
+            folder = relative_path(folder, str(Path(defaults.path).parent))
+        settings = settings.model_copy(update={"transform": settings.transform.beside(folder)})
         if settings.table.is_placed:
             reject_overlapping_paths(settings, path)
     except SettingsError as error:
         raise _with_sources(error, defaults, changes) from error.__cause__
     return settings
+
+
+def _sets_transform(document: Any) -> bool:
+    """Return True if the conf itself names its transform; else a file of defaults may."""
+    transform = expand_short_forms(document).get("transform") or {}
+    return any(transform.get(key) is not None for key in ("dataframe", "record_batch"))
 
 
 def _defaults_of(document: Any, path: str | Path) -> Defaults | None:

@@ -11,9 +11,9 @@ Not here: `source` (etl/settings/source.py), `table` (etl/settings/table.py), se
 
 # Without `from __future__ import annotations`: pydantic would compile each annotation at import.
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from etl.model.partitions import BrokerFamily, GroupProtocol, Membership, OffsetsStorage
 from etl.model.security import LocalFile, SecretRef
@@ -336,6 +336,7 @@ class TransformSettings(Section):
         default=False,
         description="The transform may leave out records: verify proves what it can, exit 0",
     )
+    _folder: str | None = PrivateAttr(default=None)
 
     @field_validator("record_batch")
     @classmethod
@@ -355,6 +356,19 @@ class TransformSettings(Section):
     def key(self) -> str:
         """Return the key that names the function."""
         return "transform.dataframe" if self.dataframe else "transform.record_batch"
+
+    @property
+    def folder(self) -> str | None:
+        """Return the directory where its module is looked for first: that of the file that sets the
+        function; None: settings that no file has.
+        """
+        return self._folder
+
+    def beside(self, folder: str) -> Self:
+        """Return the same function, of a file in `folder`."""
+        placed = self.model_copy()
+        placed._folder = folder
+        return placed
 
 
 class LedgerSettings(Section):

@@ -40,6 +40,30 @@ def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
 
+def test_a_transform_is_found_beside_the_conf_and_a_missing_one_ends_the_run_before_spark(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    pipeline = make_pipeline(partitions=1, transform="beside_of_tests:shaped")
+    conf = pipeline.folder / "confs" / "clicks.yaml"
+    conf.parent.mkdir()
+    conf.write_text(pipeline.conf.read_text())
+    pipeline.produce(20, partitions=1)
+    missing = pipeline.start("etl", "run", str(conf))
+    assert "No module named 'beside_of_tests'" in missing.communicate(timeout=120)[1]
+    assert missing.returncode == 2
+    assert not list(pipeline.folder.glob("reports/*.spark.log"))
+    # Python workers import the function by its name: the module of the conf, not of their directory.
+    for folder, size in ((conf.parent, 7), (pipeline.folder, 0)):
+        (folder / "beside_of_tests.py").write_text(
+            f"from pyspark.sql import functions as f\n\ndef sized(value):\n    return {size}\n\n"
+            "def shaped(rows):\n    return rows.withColumn('size', f.udf(sized, 'int')('value'))\n"
+        )
+    found = pipeline.start("etl", "run", str(conf))
+    assert found.communicate(timeout=300) and found.returncode == 0
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
+    assert rows["size"].to_pylist() == [7] * 20
+
+
 def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the_plan(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

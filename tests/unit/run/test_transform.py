@@ -130,7 +130,7 @@ def made(monkeypatch: pytest.MonkeyPatch, **changed: str | None) -> Any:
         schema=schema,
         dtypes=[(field.name, field.dataType.simpleString()) for field in schema.fields],
     )
-    monkeypatch.setattr("etl.run.read_rows.apply_transform", lambda name, rows: frame)
+    monkeypatch.setattr("etl.run.read_rows.apply_transform", lambda *_: frame)
     return frame
 
 

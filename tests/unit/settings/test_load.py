@@ -57,6 +57,12 @@ def test_defaults_apply_to_missing_keys_and_each_file_has_paths_of_its_own_folde
     seen = (found.table.path, found.table.losses_path, found.report.path, found.metrics.path)
     names = ("rows", "gone", "reports", "measured")
     assert seen == tuple(str(tmp_path / "shared" / name) for name in names)
+    for shared, own, folder in (
+        ({}, {"transform": "a:b"}, "conf"),
+        ({"transform": "a:b"}, {}, "shared"),
+    ):
+        found = load_settings(written(tmp_path, {**SHARED, **shared}, {**OWN, **own}))
+        assert found.transform.folder == str(tmp_path / folder)
 
 
 def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_or_none(

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,31 @@ class Shown:
             **clip,
         )
         return base64.b64decode(answer["data"])
+
+    def colors_at(self, points: Sequence[tuple[float, float]]) -> list[str]:
+        """The color that was painted at each point of the page, as `rgb(R, G, B)`."""
+        image = base64.b64encode(self.picture(most_height=20_000)).decode()
+        blank = self._browser.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self._browser.call("Target.attachToTarget", targetId=blank, flatten=True)
+        program = f"""(async () => {{
+            const image = new Image()
+            image.src = 'data:image/png;base64,{image}'
+            await image.decode()
+            const canvas = new OffscreenCanvas(image.width, image.height).getContext('2d')
+            canvas.drawImage(image, 0, 0)
+            return {json.dumps(points)}.map(([x, y]) =>
+                `rgb(${{[...canvas.getImageData(x, y, 1, 1).data].slice(0, 3).join(', ')}})`)
+        }})()"""
+        answer = self._browser.call(
+            "Runtime.evaluate",
+            session["sessionId"],
+            expression=program,
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        self._browser.call("Target.closeTarget", targetId=blank)
+        colors: list[str] = answer["result"]["value"]
+        return colors
 
     def close(self) -> None:
         """Close its tab."""

@@ -47,7 +47,7 @@ _PHASES = {
     Verb.APPEND: "committing to the table",
     Verb.COMMIT: "committing the offsets",
     Verb.COMPACT: "compacting small files",
-    Verb.CLOSE: "stopping Spark",
+    Verb.CLOSE: "closing",
 }
 
 

@@ -33,6 +33,7 @@ from etl.commands.doctor_machine import (
     Line,
     Verdict,
     advice,
+    failed,
     may_need_jars,
     ok,
 )
@@ -45,7 +46,15 @@ from etl.decide.set_offsets import standing_without_paused
 from etl.decide.spark_settings import MASTER
 from etl.decide.table_rules import catalog_of, is_recorded_location, reject_temporary
 from etl.decide.table_storage import LOG_STORE, interval, settings_for
-from etl.errors import EtlError, NotOurTable, Owned, SettingsError, worst_of
+from etl.errors import (
+    EtlError,
+    NotOurTable,
+    Owned,
+    ProcessLost,
+    SettingsError,
+    TableUnreachable,
+    worst_of,
+)
 from etl.io.delta.append import error_of_arrow_writer
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.losses import open_losses
@@ -374,6 +383,8 @@ _LOG_RETENTION = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
 """The longest gap between two runs to expect: a long weekend and a repair."""
 _LITTLE_SPACE = 2**30
+_NO_SPACE = 50 * 2**20
+"""Shown as 0.0 GiB: no run can write its files."""
 
 
 def check_store(name: str, findings: Findings) -> Iterator[Line]:
@@ -589,6 +600,9 @@ def check_directory(name: str, findings: Findings) -> Iterator[Line]:
         "Free space for the files that a run writes. "
         "Files of failed runs stay until VACUUM removes them"
     )
+    if free < _NO_SPACE:
+        yield failed(name, TableUnreachable(found, path=path, action=to_do))
+        return
     yield advice(name, found, to_do)
 
 

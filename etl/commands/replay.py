@@ -159,9 +159,9 @@ def parse_bound(text: str, *, key: str) -> Bound:
 def preview_replay(
     settings: Settings, wanted: ReplayRequest, run_context: RunContext = ALONE
 ) -> ReplayPreview:
-    """Return what `replay` would do; nothing is stored, read or replaced.
+    """Return what `replay` would do; nothing is stored or replaced.
 
-    Starts Spark to count existing rows. Raises as `replay`.
+    Counts existing rows, see `LoadedRows.rows_in`. Raises as `replay`.
     """
     watch = Stopwatch()
     opened = open_services(settings, run_context, phases=watch)

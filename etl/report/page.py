@@ -283,12 +283,12 @@ _PHASES = {
     Verb.RECONCILE.value: "Reconcile",
     Verb.PLAN.value: "Plan",
     Verb.START_SPARK.value: "Start Spark",
-    Verb.FIRST_JOB.value: "First Spark job",
+    Verb.FIRST_JOB.value: "Until the first task",
     Verb.FETCH.value: "Fetch and write",
     Verb.APPEND.value: "Commit to the table",
     Verb.COMMIT.value: "Commit offsets",
     Verb.COMPACT.value: "Compact small files",
-    Verb.CLOSE.value: "Stop Spark",
+    Verb.CLOSE.value: "Close",
 }
 _LEAST_SECONDS = 0.0005
 _LEAST_PERCENT = 0.4

@@ -328,7 +328,9 @@ class Verb(str, Enum):
     START_SPARK = "start_spark"
     """Starting a Spark session, mostly its JVM."""
     FIRST_JOB = "first_job"
-    """From the session to the first task: Delta reads the table, Python workers start."""
+    """Until the first task, of Spark or of a worker process: Delta reads the table, Python workers
+    start.
+    """
     FETCH = "fetch"
     """Tasks fetch from brokers and write the table's files."""
     APPEND = "append"

@@ -231,11 +231,15 @@ class LoadedRowsOfTable:
         return tuple((plan, result is not None) for plan, result in found)
 
     def rows_in(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
-        """See `LoadedRows`. Starts Spark."""
-        from etl.io.delta.offsets_of_rows import replaceable, rows_there
+        """See `LoadedRows`. Starts Spark only for tables that `rows_in_files` does not read."""
+        from etl.io.delta.offsets_of_rows import replaceable, rows_in_files, rows_there
 
-        replaceable(self._settings.table.path)
-        return rows_there(self._spark(), self._settings.table.path, spans)
+        path = self._settings.table.path
+        replaceable(path)
+        counted = rows_in_files(path, spans)
+        if counted is None:
+            counted = rows_there(self._spark(), path, spans)
+        return counted
 
     def results_in_table(self, plan: Plan) -> Sequence[RangeResult] | None:
         """See `LoadedRows`."""

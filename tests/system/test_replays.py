@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from etl.run.spark_on_demand import RunSpark
 from tests.command_result import refused
 from tests.system.driving import Pipeline
 
@@ -73,13 +74,15 @@ def test_a_replay_stops_no_other_pipeline_of_the_table(
 
 
 def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_next_run_know_it(
-    marking: Pipeline, spark: SparkSession
+    marking: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = marking
     before, offsets = marks(pipeline.table), pipeline.committed()
     partitions = ("-p", f"{pipeline.topic}:1", "-p", f"{pipeline.topic}:2")
     interval = ("--from", "50", "--until", "120", *partitions)
-    shown = replay(pipeline, *interval, "--dry-run")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunSpark, "session", None)  # a dry run starts no Spark
+        shown = replay(pipeline, *interval, "--dry-run")
     assert (shown.code, shown.document["rows_that_go"], shown.document["plan"]) == (0, 140, 3)
     assert [r["rows_that_come_at_most"] for r in shown.document["replaces"]] == [70, 70]
     assert DeltaTable(str(pipeline.table)).version() == 1, "a dry run changes nothing"

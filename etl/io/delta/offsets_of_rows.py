@@ -60,15 +60,17 @@ from etl.io.delta.recover_results import (
     Uncountable,
     actions_of,
     added_of,
+    count_rows,
     incarnation_columns,
     key_columns,
+    may_hold_offsets,
 )
 from etl.io.delta.statistics_to_write import TEXT_KEPT
 from etl.io.delta.stores import unreadable
 from etl.io.delta.table_shape import features_of, open_table, rust_path, spark_path
 from etl.model.columns import misfit, names_of_key, row_key
 from etl.model.partitions import TopicPartition
-from etl.model.plans import HeldRows, Plan
+from etl.model.plans import HeldRows, OffsetRange, Plan
 
 if TYPE_CHECKING:
     import pyarrow
@@ -792,7 +794,43 @@ def rows_there(
     return found
 
 
+def rows_in_files(path: str, spans: Sequence[Span]) -> Mapping[TopicPartition, int] | None:
+    """Return the same as `rows_there` without Spark, from the key columns of the table's files.
+
+    None: Spark must count, as the table may have deletion vectors, lacks a column of the record's
+    key, has a damaged file, or more files may hold these offsets than one process should read.
+    """
+    table = open_table(path)
+    if table is None:
+        return {span.partition: 0 for span in spans}
+    ranges = [OffsetRange(span.partition, span.from_offset, span.until_offset) for span in spans]
+    names = key_columns(table, physical=any(r.partition.is_physical for r in ranges))
+    if names is None or _DELETION_VECTORS in features_of(table):
+        return None
+    topics = {span.partition.topic for span in spans}
+    offsets = [(span.from_offset, span.until_offset) for span in spans]
+    folder = open_log(rust_path(path))
+    files = []
+    for action in actions_of(table):
+        if _may_hold(action, names, topics) and may_hold_offsets(action, names["offset"], offsets):
+            files.append(TableFiles(path, folder, [added_of(action, names)], names))
+    if len(files) > _FILES_READ_HERE:
+        return None
+    incarnations = {span.partition: span.incarnation for span in spans}
+    found = {span.partition: 0 for span in spans}
+    try:
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            for counts in pool.map(lambda one: count_rows(one, ranges, incarnations), files):
+                for span, count in zip(spans, counts, strict=True):
+                    found[span.partition] += count
+    except Uncountable:
+        return None
+    return found
+
+
 _DELETION_VECTORS = "deletionVectors"
+_FILES_READ_HERE = 256
+"""Spark reads more files in parallel, on all executors."""
 _FILES_AT_ONCE = 4
 _Counted = dict[tuple[Any, ...], tuple[int, int, int]]
 """By topic, broker, partition and incarnation: first offset, last offset, number of rows."""

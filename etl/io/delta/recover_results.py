@@ -160,7 +160,7 @@ def files_of_today(
     names = _names(table, physical=physical)
     added = []
     for file in actions_of(table):
-        if _may_hold(file, names["offset"], offsets):
+        if may_hold_offsets(file, names["offset"], offsets):
             added.append(added_of(file, names))
     return TableFiles(path, open_log(rust_path(path)), added, names)
 
@@ -259,7 +259,9 @@ def _by_physical_name(values: Mapping[str, Any], names: Mapping[str, str]) -> di
     return renamed
 
 
-def _may_hold(file: Mapping[str, Any], offset: str, intervals: Sequence[tuple[int, int]]) -> bool:
+def may_hold_offsets(
+    file: Mapping[str, Any], offset: str, intervals: Sequence[tuple[int, int]]
+) -> bool:
     """Return True if the file may hold such offsets, by its statistics."""
     low = file["min"].get(offset)
     high = file["max"].get(offset)
@@ -426,6 +428,29 @@ def recount_commit(
         return None
 
 
+class _RowCount:
+    """The number of rows of one range, duplicates included."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def add(self, offsets: Any, *_indices: Any) -> None:
+        """Add rows of the range."""
+        self.rows += len(offsets)
+
+
+def count_rows(
+    files: TableFiles, ranges: Sequence[OffsetRange], incarnations: Incarnations
+) -> list[int]:
+    """Return the number of rows of each range in these files. Raises as `TableFiles.rows`."""
+    counts = [_RowCount() for _ in ranges]
+    by_incarnation = _by_incarnation(ranges, incarnations)
+    columns = incarnation_columns(physical=_are_physical(ranges))
+    for batch in files.rows():
+        _count(batch, columns, by_incarnation, counts)
+    return [count.rows for count in counts]
+
+
 def _recounted(
     files: TableFiles, ranges: Sequence[OffsetRange], incarnations: Incarnations, gaps_max: int
 ) -> tuple[RangeResult, ...]:
@@ -465,7 +490,7 @@ def _count(
     batch: pyarrow.RecordBatch,
     columns: Sequence[str],
     by_incarnation: Mapping[_Incarnation, list[tuple[int, OffsetRange]]],
-    observed: Sequence[_Observed],
+    observed: Sequence[_Observed | _RowCount],
 ) -> None:
     """Add each record of a batch to its range: the batch is split by incarnation; each part is
     sorted by offset and split at the bounds of the ranges.

@@ -187,14 +187,18 @@ def test_a_store_is_judged_by_its_scheme_and_its_log_store(
     assert words in line.found
 
 
-def test_a_disk_that_is_nearly_full_is_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("free", "found", "verdict"),
+    [(2**29, "0.5 GiB free", Verdict.ADVICE), (2**25, "0.0 GiB free", Verdict.FAILED)],
+)
+def test_a_disk_that_is_nearly_full_is_advice_and_a_full_one_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, found: str, verdict: Verdict
 ) -> None:
-    usage = SimpleNamespace(total=2**40, used=2**40, free=2**20)
+    usage = SimpleNamespace(total=2**40, used=2**40, free=free)
     monkeypatch.setattr("etl.commands.doctor.shutil.disk_usage", lambda path: usage)
     (line,) = lines_of(doctor.check_directory, table={"path": str(tmp_path / "t")})
-    assert line.verdict is Verdict.ADVICE
-    assert "0.0 GiB" in line.found
+    assert (line.verdict, line.exit_code) == (verdict, 7 if verdict is Verdict.FAILED else 0)
+    assert found in line.found
     assert list(tmp_path.iterdir()) == []
 
 

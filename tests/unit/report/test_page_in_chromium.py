@@ -17,12 +17,9 @@ from etl.report.run_report import Report
 from tests.browser import CHROMIUM, Browser, chromium
 from tests.reports import DARK, LIGHT, document_of, failed, loaded, new_report, past
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="no Chromium here; on Debian: apt install chromium"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here; on Debian: apt install chromium"
+)
 
 LONG_WORD = "s3://a-bucket/" + "very-long-folder-without-any-blank/" * 12
 RUNS = [
@@ -68,6 +65,49 @@ def shown(browser: Browser, file: Path, text: str, width: int, scheme: str) -> I
         page.close()
 
 
+@pytest.mark.parametrize("width", [320, 768, 1920])
+def test_the_bars_of_ten_runs_are_painted_and_no_text_of_the_charts_is_cut(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    runs = [past(number, lag_after=400 * number) for number in range(1, 9)]
+    runs.append(past(9, state="failed", exit_code=6))
+    this_run = document_of(loaded(12, topics=3, left={0: 8_000}))
+    with shown(browser, tmp_path / "page.html", page_of(this_run, runs), width, "light") as page:
+        bars = page.value(_BARS)
+        colors = page.colors_at([(x, y) for _, x, y, _ in bars])
+        no_text_is_cut(page, width, "h3,.head span,.ends span,.key")
+    names = {rgb(LIGHT[name]): name for name in ("muted", "accent", "bad")}
+    painted = [(kind, names.get(color)) for (kind, *_), color in zip(bars, colors, strict=True)]
+    throughput, lag = painted[:10], painted[10:]
+    assert throughput == [("past", "muted")] * 8 + [("fail", "bad"), ("now", "accent")]
+    assert lag == [("past", "muted"), ("now", "accent")] * 8 + [("fail", "bad")] + lag[-2:]
+    assert lag[-2:] == [("past", "muted"), ("now", "accent")]
+    heights = [height for _, _, _, height in bars[:9]]
+    assert all(low < high for low, high in zip(heights, heights[1:], strict=False)), heights
+
+
+_BARS = """
+[...document.querySelectorAll('figure svg rect[class]')].map(bar => {
+  const box = bar.getBoundingClientRect()
+  return [bar.getAttribute('class'), box.x + box.width / 2, box.y + 2, box.height]
+})
+"""
+"""Class, a point near its upper edge and height of each bar, in the order of the charts."""
+
+
+def no_text_is_cut(page: Any, width: int, selector: str) -> None:
+    assert page.value("document.documentElement.scrollWidth") <= width, (
+        "nothing hangs over the edge"
+    )
+    too_wide = (
+        f"[...document.querySelectorAll('{selector}')].filter(one => "
+        "one.scrollWidth > one.clientWidth + 1"
+        " && getComputedStyle(one).display !== 'inline').map(one => one.textContent)"
+    )
+    assert page.value(too_wide) == [], "no text is wider than its place"
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("name", REPORTS)
@@ -77,17 +117,9 @@ def test_a_page_is_whole_and_calm_in_a_browser(
     file, text = tmp_path / "page.html", page_of(document_of(REPORTS[name]()), RUNS)
     with shown(browser, file, text, width, scheme) as page:
         page.value("document.querySelectorAll('details').forEach(one => one.open = true)")
-        assert page.value("document.documentElement.scrollWidth") <= width, (
-            "nothing hangs over the edge"
-        )
+        no_text_is_cut(page, width, "p,dd,dt,h1,h2,li span")
         paper = (DARK if scheme == "dark" else LIGHT)["paper"]
         assert page.value("getComputedStyle(document.body).backgroundColor") == rgb(paper)
-        too_wide = (
-            "[...document.querySelectorAll('p,dd,dt,h1,h2,li span')].filter(one => "
-            "one.scrollWidth > one.clientWidth + 1"
-            " && getComputedStyle(one).display !== 'inline').length"
-        )
-        assert page.value(too_wide) == 0, "no text is wider than its place"
         assert page.value(
             "[...document.querySelectorAll('svg')].every(one => "
             "one.getBoundingClientRect().width > 40)"
@@ -95,6 +127,7 @@ def test_a_page_is_whole_and_calm_in_a_browser(
         assert page.complaints == [] and page.requested == [file.as_uri()]
 
 
+@pytest.mark.long
 def test_the_page_runs_no_script_even_where_one_came_into_it(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -109,6 +142,7 @@ def rgb(colour: str) -> str:
     return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [360, 700, 1100, 1280])
 def test_a_number_of_millions_is_not_broken_in_its_middle(
     browser: Browser, tmp_path: Path, width: int

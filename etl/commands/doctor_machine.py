@@ -31,7 +31,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from etl.decide.spark_settings import MASTER, invalid_settings, unnamed_user_error
-from etl.decide.table_storage import TIME_ZONE, offset_minutes
+from etl.decide.table_storage import PACKAGES_OF_STORES, TIME_ZONE, offset_minutes
 from etl.errors import EtlError, SettingsError
 from etl.io.report_files import installed_version
 from etl.io.spark.session import LOCAL_MASTER, WHERE_JARS_ARE, is_submitted, settings_of_file
@@ -44,8 +44,11 @@ from etl.testkit.java_and_jars import (
     SET_CACHE,
     cache_folder,
     cached_delta_jars,
+    cached_jars,
     find_java,
+    folder_of_package,
     java_version,
+    reject_other_jars,
 )
 
 if TYPE_CHECKING:
@@ -246,7 +249,10 @@ def java(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def jars(name: str, findings: Findings) -> Iterator[Line]:
-    """Report where Delta's jars come from. Fetches nothing."""
+    """Report where Delta's jars come from, and check cached ones. Fetches nothing.
+
+    Raises SettingsError for a cached jar that is not that of Maven Central.
+    """
     conf = findings.settings.spark
     configured = [f"{key}: {conf[key]}" for key in WHERE_JARS_ARE if key in conf]
     cached = cached_delta_jars()
@@ -255,6 +261,9 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
     elif configured:
         yield ok(name, "; ".join(configured))
     elif cached:
+        of_stores = map(folder_of_package, PACKAGES_OF_STORES.values())
+        for folder in (cached[0].parent.name, *of_stores):
+            reject_other_jars(folder, cached_jars(folder))
         yield ok(name, f"{len(cached)} jars of Delta {DELTA_VERSION} in {cached[0].parent}")
     else:
         try:

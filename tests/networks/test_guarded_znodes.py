@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoAuthError
+from kazoo.security import make_acl
 
 from etl.commands.run import new_run_id
 from etl.io.zookeeper.ledger import DriverLock
@@ -195,3 +196,25 @@ def test_no_run_is_at_work_while_acls_are_set(secured: Secured, piped: MakePipel
         refused(
             pipeline.door("ledger", "apply-acl", after=["--yes"]), 4, "Another driver is at work"
         )
+
+
+def test_the_least_permissions_of_the_page_are_enough(
+    secured: Secured, piped: MakePipeline
+) -> None:
+    """docs/guides/networks-and-stores.md, "The least permissions", without a login."""
+    pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(None))
+    kafka = make_acl("sasl", "kafka", all=True)
+    least = {
+        "/consumers": [kafka, make_acl("world", "anyone", read=True, create=True)],
+        "/config/topics": [kafka],
+    }
+    with secured.zookeeper.entered("kafka", chroot=CHROOT) as owner:
+        before = {path: owner.get_acls(path)[0] for path in least}
+        for path, acls in least.items():
+            owner.set_acls(path, acls)
+        try:
+            loaded(pipeline)
+            assert [pipeline.door(command).code for command in ("doctor", "verify")] == [0, 0]
+        finally:
+            for path, acls in before.items():
+                owner.set_acls(path, acls)

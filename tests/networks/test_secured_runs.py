@@ -210,3 +210,26 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
     assert pipeline.door("verify").code == 0
     assert float((tmp_path / "tokens.took").read_text()) > 20
     assert not sasl or len(counted.read_text()) >= 5
+
+
+@pytest.mark.networks
+def test_the_least_acls_of_the_page_are_enough(secured: Secured, piped: MakePipeline) -> None:
+    """docs/guides/networks-and-stores.md, "The least permissions": Read on the topic, nothing on the
+    group and the cluster; with offsets in Kafka Read on the group, too.
+    """
+    pipeline = piped(secured.security("SASL_PLAINTEXT", "PLAIN"), partitions=1)
+    pipeline.produce(20, partitions=1)
+    group = secured.allow("GROUP", pipeline.group, "READ", user="another")
+    cluster = secured.allow("BROKER", "kafka-cluster", "DESCRIBE", user="another")
+    topic = secured.allow("TOPIC", pipeline.topic, "READ")
+    with group, cluster, topic:
+        assert pipeline.door("run", after=["--dry-run"]).code == 0
+        assert pipeline.ran().outcomes == ["ingested"]
+        assert [pipeline.door(command).code for command in ("verify", "lag")] == [0, 0]
+        peeks(pipeline)
+        pipeline.settings["group"] = {"offsets_storage": "kafka"}
+        refused(pipeline.run(), 2, pipeline.group, "ACL")
+        with secured.allow("GROUP", pipeline.group, "READ"):
+            assert pipeline.run().code == 0
+            pipeline.produce(20, partitions=1)
+            assert pipeline.ran().outcomes == ["ingested"]

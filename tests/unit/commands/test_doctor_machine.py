@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from etl.commands import doctor_machine
 from etl.commands.doctor_machine import Check, Findings, Line, Verdict
 from etl.io.report_files import installed_version
+from etl.testkit.java_and_jars import DELTA_VERSION
 from tests.builders import plain_settings
 
 ROOT = Path(__file__).parents[3]
@@ -97,7 +98,7 @@ def test_a_workers_python_elsewhere_is_not_judged(monkeypatch: pytest.MonkeyPatc
     assert line.exit_code == 2
 
 
-def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
+def test_jars_that_are_not_in_the_cache_are_advice_and_changed_ones_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -105,6 +106,12 @@ def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
     assert line.verdict is Verdict.ADVICE
     assert "python -m etl.testkit" in line.to_do
     assert list(tmp_path.iterdir()) == []
+    folder = tmp_path / "offset-range-etl" / "jars" / f"delta-{DELTA_VERSION}"
+    folder.mkdir(parents=True)
+    (folder / "delta-storage-4.4.0.jar").write_bytes(b"another")
+    (folder / "complete.txt").write_text("delta-storage-4.4.0.jar 7\n")
+    (line,) = lines_of(doctor_machine.jars)
+    assert (line.exit_code, "SHA-256" in line.found) == (2, True)
     (line,) = lines_of(doctor_machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
     assert (line.verdict, line.found) == (Verdict.OK, "spark.jars.packages: io.delta:delta")
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")

@@ -5,14 +5,17 @@ complete.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from etl.decide.table_storage import PACKAGES_OF_STORES
 from etl.errors import SettingsError, Unreachable
 from etl.testkit import java_and_jars
+from etl.testkit.brokers import JAFKA, RELEASES
 from etl.testkit.java_and_jars import cache_folder
 
 WANTED = [java_and_jars.Artifact("org.example", "thing", "1.0")]
@@ -120,6 +123,29 @@ def test_a_jar_that_was_lost_or_cut_is_fetched_again(
     assert callable(damage)
     damage(jar)
     assert [jar.read_bytes() for jar in java_and_jars.fetched("thing", WANTED)] == [b"a jar"]
+
+
+def test_a_jar_with_another_checksum_than_the_packages_is_rejected_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed = tmp_path / "jars.sha256"
+    listed.write_text(f"{hashlib.sha256(b'another').hexdigest()}  thing/thing-1.0.jar\n")
+    monkeypatch.setattr(java_and_jars, "_CHECKSUMS", listed)
+    java_and_jars._checksums.cache_clear()
+    bring(monkeypatch)
+    with pytest.raises(SettingsError, match="thing-1.0.jar is not the one .* SHA-256"):
+        java_and_jars.fetched("thing", WANTED)
+    assert [path.name for path in (cache_folder() / "jars").iterdir()] == ["thing.lock"]
+    java_and_jars._checksums.cache_clear()
+
+
+def test_the_package_has_checksums_of_all_jars_that_it_fetches() -> None:
+    stores = map(java_and_jars.folder_of_package, PACKAGES_OF_STORES.values())
+    servers = (name if name == JAFKA else f"kafka-{name}" for name in RELEASES)
+    listed = java_and_jars._checksums()
+    assert set(listed) == {f"delta-{java_and_jars.DELTA_VERSION}", *stores, *servers}
+    checksums = [one for folder in listed.values() for one in folder.values()]
+    assert all(re.fullmatch("[0-9a-f]{64}", one) for one in checksums) and len(checksums) > 200
 
 
 def test_what_spark_brings_is_not_fetched_again() -> None:

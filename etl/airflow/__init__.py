@@ -5,6 +5,7 @@
     EtlSubmitOperator                    runs a command by spark-submit
     TopicsReadySensor                    waits until partitions are complete up to a time
     TableGapsOperator                    fails if intervals are missing in the table
+    table_asset                          the asset of a conf's table, for DAGs that wait for it
 
 `dags` builds DAGs from conf files, `submit` starts commands by spark-submit, `sensors` waits for
 complete partitions and finds missing intervals, `pipeline` reads what a DAG needs of a conf and
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     )
     from etl.airflow.pipeline import EtlEnvironment
     from etl.airflow.sensors import TableGapsOperator, TopicsReadySensor
-    from etl.airflow.submit import EtlSubmitOperator
+    from etl.airflow.submit import EtlSubmitOperator, table_asset
 
 __all__ = [
     "EtlEnvironment",
@@ -39,6 +40,7 @@ __all__ = [
     "ingest_dag",
     "maintenance_dag",
     "replay_dag",
+    "table_asset",
 ]
 
 _HOMES = {
@@ -51,6 +53,7 @@ _HOMES = {
     "ingest_dag": "etl.airflow.dags",
     "maintenance_dag": "etl.airflow.dags",
     "replay_dag": "etl.airflow.dags",
+    "table_asset": "etl.airflow.submit",
 }
 
 

@@ -1,17 +1,22 @@
-"""`python -m etl.airflow check FOLDER`: do DAG files load, and do their pools and connections
-exist?
+"""`python -m etl.airflow check FOLDER`: do DAG files load, do their pools and connections exist, and
+does spark-submit run a command?
+
+The command is `etl doctor` of one conf for each environment and connection.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 try:
-    from etl.airflow.compat import AirflowNotFoundException
+    from etl.airflow.compat import AirflowException, AirflowNotFoundException
 except ModuleNotFoundError as error:
     sys.exit(f"{error}: run this with the Python of Airflow's environment")
 from etl.airflow.pipeline import missing_references, references_of
+from etl.airflow.submit import EtlSubmitOperator
 
 try:
     from airflow.dag_processing.dagbag import DagBag
@@ -39,12 +44,32 @@ def main(arguments: Sequence[str]) -> int:
     for reference in missing_references(references, _pools(), connections):
         faults.append(str(reference))
 
+    if not faults:
+        faults = [str(error) for error in _submission_errors(bag.dags)]
+
     for fault in faults:
         print(fault)
     if faults:
         return 2
-    print(f"{len(bag.dags)} DAGs load; the pools and connections that they name exist")
+    print(
+        f"{len(bag.dags)} DAGs load; the pools and connections that they name exist, and "
+        "spark-submit runs etl doctor"
+    )
     return 0
+
+
+def _submission_errors(dags: Mapping[str, Any]) -> Iterator[Exception]:
+    """Submit a command once for each environment that tasks name; yield the errors."""
+    tasks = dict[str, EtlSubmitOperator]()
+    for dag in dags.values():
+        for task in dag.tasks:
+            if isinstance(task, EtlSubmitOperator):
+                tasks.setdefault(repr(task.environment), task)
+    for task in tasks.values():
+        try:
+            task.try_out()
+        except AirflowException as error:
+            yield AirflowException(f"Task {task.task_id} of DAG {task.dag_id}: {error}")
 
 
 def _pools() -> list[str]:
@@ -61,9 +86,10 @@ def _connection_exists(name: str) -> bool:
     from airflow.models.connection import Connection
 
     try:
-        Connection.get_connection_from_secrets(name)
+        found = Connection.get_connection_from_secrets(name)
     except AirflowNotFoundException:
         return False
+    os.environ.setdefault(f"AIRFLOW_CONN_{name.upper()}", found.as_json())
     return True
 
 

@@ -21,7 +21,13 @@ from etl.airflow.compat import (
     CronDataIntervalTimetable,
     Param,
 )
-from etl.airflow.pipeline import EtlEnvironment, Pipeline, conf_files, read_pipeline
+from etl.airflow.pipeline import (
+    EtlEnvironment,
+    Pipeline,
+    conf_files,
+    read_pipeline,
+    table_name,
+)
 from etl.airflow.sensors import IGNORE_LAST, TableGapsOperator, TopicsReadySensor
 from etl.airflow.submit import (
     EtlSubmitOperator,
@@ -35,7 +41,32 @@ from etl.errors import SettingsError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _OPTIONAL_TIME = {"type": ["null", "string"], "format": "date-time"}
-_POSITION = {"type": ["string", "integer"]}
+_POSITION_HELP = (
+    "An offset (1200), a time with its UTC offset (2026-01-31T13:00Z), or before now (-1h)."
+)
+
+
+def _from_and_until(start: str, end: str) -> dict[str, Param]:
+    """Return the params of an interval of offsets or times; the arguments begin their help."""
+    position: dict[str, Any] = {"type": ["string", "integer"]}
+    return {
+        "from": Param(**position, title="From", description=f"{start} {_POSITION_HELP}"),
+        "until": Param(**position, title="Until", description=f"{end} {_POSITION_HELP}"),
+    }
+
+
+def _partitions(description: str, **schema: Any) -> Param:
+    return Param(
+        **schema,
+        items={"type": "string"},
+        title="Partitions",
+        description=f"{description} One per line: clicks:3, on Jafka clicks:1-3 (broker 1); "
+        "clicks: all partitions of the topic.",
+    )
+
+
+def _dry_run(description: str) -> Param:
+    return Param(False, type="boolean", title="Dry run", description=description)
 
 
 def ingest_dag(
@@ -68,7 +99,21 @@ def ingest_dag(
         "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
         "start_date": start_date,
         "description": f"Load new records of {pipeline.full_name}, exactly once",
-        "params": {"from": Param(None, **_OPTIONAL_TIME), "until": Param(None, **_OPTIONAL_TIME)},
+        "params": {
+            "from": Param(
+                None,
+                **_OPTIONAL_TIME,
+                title="From",
+                description="Start of the interval; it names the run. Both or none; without them "
+                "the run's data interval. Example: 2026-01-31T12:00:00Z",
+            ),
+            "until": Param(
+                None,
+                **_OPTIONAL_TIME,
+                title="Until",
+                description="Records up to this time are loaded. Example: 2026-01-31T13:00:00Z",
+            ),
+        },
         **dag,
     }
     ingest = _dag("ingest", pipeline, retries, retry_delay, dag_arguments)
@@ -102,14 +147,19 @@ def replay_dag(
 ) -> DAG:
     """`replay_CONF`, triggered manually: read offsets again and replace their rows.
 
-    Params: partitions, from and until (offsets or times), reason.
+    Params: partitions, from and until (offsets or times), reason, dry_run.
     """
     pipeline = read_pipeline(conf_file)
     params = {
-        "partitions": Param(type="array", minItems=1, items={"type": "string"}),
-        "from": Param(**_POSITION),
-        "until": Param(**_POSITION),
-        "reason": Param(type="string", minLength=1),
+        "partitions": _partitions("Whose rows are replaced.", type="array", minItems=1),
+        **_from_and_until("First offset to read again.", "First offset that stays as it is."),
+        "reason": Param(
+            type="string",
+            minLength=1,
+            title="Reason",
+            description="Why; stored with the plan. Example: T-17, the transform lost a column",
+        ),
+        "dry_run": _dry_run("Show in the log which rows would be replaced; change nothing."),
     }
 
     def arguments(context: Mapping[str, Any]) -> list[str]:
@@ -131,15 +181,25 @@ def backfill_dag(
     """`backfill_CONF`, triggered manually: load an interval that the pipeline never loaded.
 
     Params: name, from and until (offsets or times), partitions, only_unloaded (leave out loaded
-    offsets). A retry continues where the previous try ended.
+    offsets), dry_run. A retry continues where the previous try ended.
     """
     pipeline = read_pipeline(conf_file)
     params = {
-        "name": Param(type="string", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$"),
-        "from": Param(**_POSITION),
-        "until": Param(**_POSITION),
-        "partitions": Param([], type=["null", "array"], items={"type": "string"}),
-        "only_unloaded": Param(False, type="boolean"),
+        "name": Param(
+            type="string",
+            pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            title="Name",
+            description="Of the backfill; the same name continues it. Example: january",
+        ),
+        **_from_and_until("First offset to load.", "First offset that is not loaded."),
+        "partitions": _partitions("Empty: all of the conf.", default=[], type=["null", "array"]),
+        "only_unloaded": Param(
+            False,
+            type="boolean",
+            title="Only unloaded offsets",
+            description="Leave out offsets that are loaded; else the interval has none, or it fails.",
+        ),
+        "dry_run": _dry_run("Show in the log which offsets would be loaded; change nothing."),
     }
 
     def arguments(context: Mapping[str, Any]) -> list[str]:
@@ -187,10 +247,10 @@ def maintenance_dag(
     maintain_dag = _dag("maintain", pipeline, 2, timedelta(minutes=5), dag_arguments)
 
     def verify_arguments(context: Mapping[str, Any]) -> list[str]:
-        return [pipeline.conf, "--json"]
+        return [pipeline.conf]
 
     def maintain_arguments(context: Mapping[str, Any]) -> list[str]:
-        return [pipeline.conf, "--yes", "--json"]
+        return [pipeline.conf, "--yes"]
 
     with maintain_dag:
         verify = _task("verify", "verify", pipeline, environment, verify_arguments, outlets=[])
@@ -208,6 +268,30 @@ def maintenance_dag(
                 ignore_last=ignore_last,
             )
     return maintain_dag
+
+
+_DOC = """\
+Pipeline `{pipeline}`, conf `{conf}`, table `{table}`.
+
+**If a task fails**, its log ends with the error and what to do. Exit codes:
+
+| exit | what to do |
+| --- | --- |
+| 4, 6, 7, 8 | Retried. After the last try, check what the message names: another driver or consumer, brokers, ZooKeeper, the store of the table. Then clear the task. |
+| 5 | Nothing is loaded until a person decides: run the command of the message. Then clear the task. |
+| 9 | Rows are missing or doubled: `etl verify {conf}` names them. Do not clear the task before the cause is known. |
+| 2 | Correct the conf, param, permission or installation that the message names. Then clear the task. |
+| 1 | Report the traceback of the log. |
+
+{again}
+"""
+_AGAIN = {
+    "ingest": "Clearing a task is safe at any time: an interval is loaded once. The next run also "
+    "loads what a failed one left.",
+    "replay": "Clearing a task reads the same offsets again, and replaces their rows once more.",
+    "backfill": "Clearing a task continues the backfill of that name; loaded offsets stay.",
+    "maintain": "Clearing a task is safe at any time. A table that is not proved is not maintained.",
+}
 
 
 def dag_id_of(kind: str, conf_file: Path) -> str:
@@ -231,7 +315,12 @@ def _dag(
         "on_failure_callback": on_failure(failure_callback_from_environment()),
         **arguments.get("default_args", {}),
     }
-    doc = f"Pipeline `{pipeline.full_name}`, conf `{pipeline.conf}`, table `{pipeline.table}`."
+    doc = _DOC.format(
+        pipeline=pipeline.full_name,
+        conf=pipeline.conf,
+        table=table_name(pipeline.table),
+        again=_AGAIN[kind],
+    )
     dag_arguments = {
         "dag_id": dag_id_of(kind, Path(pipeline.conf)),
         "catchup": False,

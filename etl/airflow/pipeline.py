@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
@@ -137,7 +139,7 @@ def _find(document: Any, key: str) -> Any:
 # ------------------------------------------------------------------------------- the environment
 
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Maven package that a job needs besides pyspark 4.2."""
+"""Maven package that a job needs besides pyspark 4.2, if Delta's jars are not in the cache."""
 _COMMAND_TIMEOUT_S = 600.0
 _LOGGED_OUTPUT_MAX = 4000
 """Characters of a command's last output that are logged if it left no document."""
@@ -146,7 +148,7 @@ _LOGGED_OUTPUT_MAX = 4000
 def _submit_options_of_environment() -> dict[str, Any]:
     text = os.environ.get("ETL_SUBMIT_OPTIONS")
     if not text:
-        return {"packages": DELTA}
+        return {}
     try:
         options = json.loads(text)
     except ValueError:
@@ -167,8 +169,9 @@ def _variable(name: str, default: str) -> Any:
 class EtlEnvironment:
     """The Python environment of the workers that has Spark and this package.
 
-    Fields without a value come from the environment variables ETL_PYTHON, ETL_JOB, ETL_CONN_ID and
-    ETL_SUBMIT_OPTIONS. Raises SettingsError if ETL_SUBMIT_OPTIONS is not a JSON object.
+    Fields without a value come from the environment variables ETL_PYTHON, ETL_JOB, ETL_CONN_ID,
+    ETL_SUBMIT_OPTIONS and ETL_REPORTS_URL. Raises SettingsError if ETL_SUBMIT_OPTIONS is not a JSON
+    object.
     """
 
     python: str = _variable("ETL_PYTHON", sys.executable)
@@ -178,9 +181,13 @@ class EtlEnvironment:
     conn_id: str = _variable("ETL_CONN_ID", "spark_default")
     """Id of an Airflow connection of type Spark: master and deploy mode (client)."""
     submit_options: Mapping[str, Any] = field(default_factory=_submit_options_of_environment)
-    """Further arguments of Airflow's SparkSubmitOperator: conf, packages, jars, py_files, ..."""
+    """Further arguments of Airflow's SparkSubmitOperator: conf, packages, jars, py_files, ...
+    Without jars and packages Delta's jars are those of the cache.
+    """
     env_vars: Mapping[str, str] = field(default_factory=dict)
     """Added to the environment of each command."""
+    reports_url: str = _variable("ETL_REPORTS_URL", "")
+    """Where a web server shows the directory `report.path`; empty: tasks have no link to pages."""
 
     @property
     def spark_submit(self) -> str:
@@ -222,6 +229,26 @@ def run_command(
     if done.returncode and document is None:
         reject_missing_package(environment, done.stderr)
     return done.returncode, document
+
+
+_JARS = """
+import json, sys
+from etl.errors import EtlError
+from etl.testkit.java_and_jars import delta_jars
+try:
+    print(json.dumps({"jars": [str(jar) for jar in delta_jars()]}))
+except EtlError as error:
+    print(json.dumps(error.as_json()))
+    sys.exit(error.exit_code)
+"""
+
+
+def delta_jars(environment: EtlEnvironment) -> tuple[int, dict[str, Any] | None]:
+    """Return Delta's jars of the environment's cache, which fetches missing ones once: exit code
+    and document, with `jars` or an error; None if the package is not installed there.
+    """
+    done = _run(environment, [environment.python, "-c", _JARS], _COMMAND_TIMEOUT_S)
+    return done.returncode, parse_document(done.stdout)
 
 
 def reject_missing_package(environment: EtlEnvironment, output: str = "") -> None:
@@ -306,10 +333,21 @@ def xcom_summary(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def describe_error(document: Mapping[str, Any] | None) -> str:
-    """Return the sentences of an error document, as the command prints them."""
-    if not document or not document.get("message"):
+    """Return the sentences of an error document, as the command prints them; of `etl doctor` those
+    of the failed checks.
+    """
+    document = document or {}
+    failed = []
+    for check in document.get("checks") or ():
+        if check.get("exit_code"):
+            failed.append(f"{check['name']}: {check['found']}. {check['to_do']}")
+    if failed:
+        return "; ".join(failed)
+    if not document.get("message"):
         return "The command left no document with a reason: see its log above"
-    text = f"{document.get('error')}: {document['message']}"
+    text = str(document["message"])
+    if document.get("error"):
+        text = f"{document['error']}: {text}"
     where = document.get("where") or {}
     if where:
         places = ", ".join(f"{name} {value}" for name, value in where.items())
@@ -317,6 +355,34 @@ def describe_error(document: Mapping[str, Any] | None) -> str:
     if document.get("action"):
         text += f". {document['action']}"
     return text
+
+
+def describe_unresolved(output: str) -> str | None:
+    """Return the sentences for packages that spark-submit could not resolve; None: it could."""
+    found = re.search(r"\[?unresolved dependency: ([^\]\n]+)", output)
+    if found is None:
+        return None
+    return (
+        f"spark-submit could not resolve packages at Maven: {found[1].strip()}. Check `packages` in "
+        "ETL_SUBMIT_OPTIONS, and that this worker reaches Maven Central; or name local files with "
+        "`jars`"
+    )
+
+
+def page_url(environment: EtlEnvironment, pipeline: Pipeline, run_id: object) -> str:
+    """Return the address of a run's page; empty if it is unknown."""
+    if not environment.reports_url or not run_id:
+        return ""
+    page = quote(f"{pipeline.group}+{pipeline.name}-{run_id}.html", safe="+")
+    return f"{environment.reports_url.rstrip('/')}/{page}"
+
+
+def table_name(uri: str) -> str:
+    """Return the name of a table for people: its path, its URL, or its name in a catalog."""
+    for prefix in ("file://", "delta-table:///"):
+        if uri.startswith(prefix):
+            return unquote(uri.removeprefix(prefix))
+    return uri
 
 
 def _message_of(outcome: Any) -> Any:

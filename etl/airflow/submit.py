@@ -23,20 +23,27 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from etl.airflow.compat import (
+    IS_3,
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     Asset,
     BaseHook,
+    BaseOperatorLink,
 )
 from etl.airflow.pipeline import (
+    DELTA,
     EtlEnvironment,
     Pipeline,
+    delta_jars,
     describe_error,
+    describe_unresolved,
     missing_environment,
+    page_url,
     parse_document,
     read_pipeline,
     reject_missing_package,
+    table_name,
     xcom_summary,
 )
 from etl.decide.run_requests import (
@@ -51,6 +58,23 @@ from etl.errors import SettingsError
 logger = logging.getLogger(__name__)
 
 
+class RunPageLink(BaseOperatorLink):
+    """Link from a task to the page of its run, if ETL_REPORTS_URL is set."""
+
+    @property
+    def name(self) -> str:
+        """See Airflow."""
+        return "Page of the run"
+
+    def get_link(self, operator: Any, **_: Any) -> str:
+        """Return the address, which is known after the task has run."""
+        address: str = operator.page
+        return address
+
+
+_JARS_BY_CONF = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
 class EtlSubmitOperator(SparkSubmitOperator):
     """Runs `etl COMMAND ARGUMENTS` by spark-submit.
 
@@ -59,10 +83,15 @@ class EtlSubmitOperator(SparkSubmitOperator):
     conf_file     the conf of the pipeline
     environment   where spark-submit and the package are; default: by environment variables
 
-    Returns a summary of the command's document, also the `extra` of the outlets' events.
-    Raises AirflowException if a retry may help, else AirflowFailException, with the command's own
-    sentences.
+    Returns a summary of the command's document, also the `extra` of the outlets' events, which a dry
+    run has not. Raises AirflowException if a retry may help, else AirflowFailException, with the
+    command's own sentences.
     """
+
+    jars: str | None
+    packages: str | None
+    # Airflow 2.11 takes links of plugins only.
+    operator_extra_links = (RunPageLink(),) if IS_3 else ()
 
     def __init__(
         self,
@@ -93,25 +122,56 @@ class EtlSubmitOperator(SparkSubmitOperator):
             "env_vars": env_vars,
         }
         super().__init__(**submit_arguments)
-        self._environment = environment
+        self.environment = environment
         self._pipeline = pipeline
         self._command = command
         self._arguments = arguments
+        self.page = ""
+        """Address of the page of the last run; empty: unknown."""
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """See the class."""
+        arguments = [*self._command.split(), *self._arguments(context)]
+        document = self.submit(arguments, context)
+        report = {
+            **xcom_summary(document),
+            "command": self._command,
+            "pipeline": self._pipeline.full_name,
+        }
+        if self._command == "run":
+            with contextlib.suppress(AirflowFailException):  # a DAG of the user may have none
+                report.update(interval_of(context).as_json())
+        for outcome in report.get("outcomes", ()):
+            self.log.info("%s", outcome)
+        if document.get("dry_run"):
+            self.outlets = list[Any]()
+        add_report_to_assets(context, self.outlets, report)
+        return report
+
+    def try_out(self) -> None:
+        """Submit `etl doctor` of the conf. Raises as `execute`."""
+        self.submit(["doctor", self._pipeline.conf], {})
+
+    def submit(self, arguments: Sequence[str], context: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the command by spark-submit and return its document. Raises as `execute`."""
         self._reject_missing_parts()
-        self.application_args = [*self._command.split(), *self._arguments(context)]
+        self._add_delta()
+        self.application_args = list(arguments)
         with tempfile.TemporaryDirectory(prefix="etl-") as folder:
             document_file = Path(folder, "document.json")
             self.env_vars: dict[str, str] = {**self.env_vars, DOCUMENT_FILE: str(document_file)}
             with _environment_with(self.env_vars):
-                exit_code = self._submit(context)
+                exit_code, output = self._submit(context)
             document = None
             if document_file.exists():
                 document = parse_document(document_file.read_text())
-        if exit_code and document is None and not self.py_files:
-            self._reject_missing_package()
+        self.page = page_url(self.environment, self._pipeline, (document or {}).get("run_id"))
+        if exit_code and document is None:
+            unresolved = describe_unresolved(output)
+            if unresolved:
+                raise AirflowException(f"{unresolved}. A retry may help (exit code {exit_code})")
+            if not self.py_files:
+                self._reject_missing_package()
         raise_unless_done(exit_code, document)
         if document is None:
             raise AirflowFailException(
@@ -120,21 +180,31 @@ class EtlSubmitOperator(SparkSubmitOperator):
                 "client, also in spark-defaults.conf, and that ETL_JOB is the job file of this "
                 "version. If it still runs, the same run again waits for it and loads nothing twice"
             )
-        interval = interval_of(context).as_json() if self._command == "run" else {}
-        report = {
-            **xcom_summary(document),
-            "command": self._command,
-            "pipeline": self._pipeline.full_name,
-            **interval,
-        }
-        add_report_to_assets(context, self.outlets, report)
-        return report
+        return document
+
+    def _add_delta(self) -> None:
+        """Name Delta's jars, unless the task, or Spark's configuration, names jars or packages.
+
+        They are those of the environment's cache, else Maven's, which each task asks again. Raises
+        as `raise_unless_done` if they cannot be fetched into the cache.
+        """
+        conf = self.conf or {}
+        if self.jars or self.packages or any(conf.get(key) for key in _JARS_BY_CONF):
+            return
+        exit_code, document = delta_jars(self.environment)
+        if document is not None and "exit_code" in document:
+            raise_unless_done(exit_code, document)
+        jars = (document or {}).get("jars")
+        if jars:
+            self.jars = ",".join(jars)
+        else:
+            self.packages = DELTA
 
     def _reject_missing_parts(self) -> None:
         """Raise AirflowFailException if connection, spark-submit or job file are missing, or the
         deploy mode is cluster.
         """
-        connection = self._environment.conn_id
+        connection = self.environment.conn_id
         try:
             extra = BaseHook.get_connection(connection).extra_dejson
         except AirflowNotFoundException as error:
@@ -157,8 +227,8 @@ class EtlSubmitOperator(SparkSubmitOperator):
                 "returns neither the job's report nor its exit code. Set deploy-mode to client in "
                 "the connection's extra, and spark.submit.deployMode in ETL_SUBMIT_OPTIONS"
             )
-        if not Path(self._environment.spark_submit).exists():
-            raise AirflowFailException(str(missing_environment(self._environment)))
+        if not Path(self.environment.spark_submit).exists():
+            raise AirflowFailException(str(missing_environment(self.environment)))
         if not Path(self.application).exists():
             raise AirflowFailException(
                 f"The job file does not exist on this worker: {self.application}. Set ETL_JOB to "
@@ -167,22 +237,22 @@ class EtlSubmitOperator(SparkSubmitOperator):
 
     def _reject_missing_package(self) -> None:
         try:
-            reject_missing_package(self._environment)
+            reject_missing_package(self.environment)
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
 
-    def _submit(self, context: Mapping[str, Any]) -> int | None:
-        """Run spark-submit and return its exit code; None if it is unknown."""
+    def _submit(self, context: Mapping[str, Any]) -> tuple[int | None, str]:
+        """Run spark-submit and return its exit code, None if it is unknown, and its last output."""
         try:
             super().execute(context)
         except AirflowException as error:
             process = getattr(self._hook, "_submit_sp", None)
             if process is None:
                 raise
-            self.log.error("%s", error)
-            exit_code: int | None = process.returncode
-            return exit_code
-        return 0
+            # Its text repeats the last lines of the log, up to hundreds.
+            self.log.error("spark-submit ended with exit code %s", process.returncode)
+            return process.returncode, str(error)
+        return 0, ""
 
 
 def raise_unless_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:
@@ -215,9 +285,18 @@ def interval_of(context: Mapping[str, Any]) -> TimeInterval:
 # ------------------------------------------------------------------------------------- the asset
 
 
-def table_asset(pipeline: Pipeline) -> Asset:
-    """Return the asset of a table. Its name is its URI, so pipelines of one table share it."""
-    return Asset(pipeline.table)
+def table_asset(pipeline: Pipeline | str | Path) -> Asset:
+    """Return the asset of the table of a pipeline, or of a conf file. Name and URI follow from the
+    table, so pipelines of one table share it. Raises as `read_pipeline`.
+    """
+    if not isinstance(pipeline, Pipeline):
+        pipeline = read_pipeline(pipeline)
+    if not IS_3:  # an asset has no name
+        return Asset(pipeline.table)
+    name = table_name(pipeline.table)
+    if not name.isascii():  # Airflow on MySQL rejects it
+        name = pipeline.table
+    return Asset(name=name, uri=pipeline.table)
 
 
 def add_report_to_assets(

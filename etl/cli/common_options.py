@@ -17,6 +17,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
@@ -31,6 +32,7 @@ from etl.errors import EtlError, SettingsError, Stopped
 if TYPE_CHECKING:
     from etl.cli.progress import JsonLines
     from etl.model.plans import Request
+    from etl.report.run_report import Report
     from etl.run.service_interfaces import RunContext
     from etl.settings.load import Change
     from etl.settings.sections import Settings
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 _printed: list[Any] = []
 """The document that was printed. There is at most one."""
 _place: dict[str, str] = {}
-"""The command, and the pipeline of its conf: the first keys of the document."""
+"""The command, the pipeline of its conf and the id of its run: the first keys of the document."""
 _lines: list[JsonLines] = []
 """Writers of standard error as JSON. Commands nest (`etl run FOLDER` in one process); the last
 counts.
@@ -107,6 +109,7 @@ def show(
     if as_json:
         print_json(document)
     else:
+        write_document(document)
         screen()
     try:
         raise_output_failure()
@@ -238,12 +241,24 @@ def output_error(reason: OSError) -> SettingsError:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print the document of the command, and write it to the file that ETL_DOCUMENT_FILE names."""
-    text = json.dumps({**_place, **document}, indent=2, default=str)
-    if os.environ.get(DOCUMENT_FILE):
-        _write_document(text, os.environ[DOCUMENT_FILE])
-    print(text)
+    """Print the document of the command, and write it as `write_document` does."""
+    write_document(document)
+    print(_text_of(document))
     _printed.append(document)
+
+
+def write_document(document: Mapping[str, Any]) -> None:
+    """Write the document of the command, with or without `--json`, to the file that
+    ETL_DOCUMENT_FILE names.
+    """
+    file = os.environ.get(DOCUMENT_FILE)
+    if file:
+        _write_document(_text_of(document), file)
+        _printed.append(document)
+
+
+def _text_of(document: Mapping[str, Any]) -> str:
+    return json.dumps({**_place, **document}, indent=2, default=str)
 
 
 def _write_document(text: str, path: str) -> None:
@@ -273,8 +288,11 @@ def begin_document() -> None:
 
 def print_error(error: EtlError, wants_json: bool) -> int:
     """Print an error and return its exit code."""
-    if wants_json and not _printed:
-        print_json(error.as_json())
+    if not _printed:
+        if wants_json:
+            print_json(error.as_json())
+        else:
+            write_document(error.as_json())
     lines = json_lines()
     if lines:
         lines.error(error)
@@ -519,10 +537,15 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
 
     lines = json_lines()
     is_quiet = quiet or (as_json and is_submitted())
-    context = RunContext(spark_defaults=spark_defaults, changes=current_overrides())
+
+    def of_run(report: Report) -> AbstractContextManager[None]:
+        _place["run_id"] = report.run_id  # of the document of an error, too
+        return lines.of_run(report) if lines else contextlib.nullcontext()
+
+    context = RunContext(of_run=of_run, spark_defaults=spark_defaults, changes=current_overrides())
     if lines:
         lines.is_quiet = is_quiet
-        return dataclasses.replace(context, progress=lines.progress, of_run=lines.of_run)
+        return dataclasses.replace(context, progress=lines.progress)
     if is_quiet:
         return context
     return dataclasses.replace(context, progress=showing)

@@ -566,7 +566,7 @@ _HOW_TO_SET_INTERVAL = (
     "intervals to `airflow backfill create`"
 )
 DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
-"""Environment variable with a file that a command also writes its document to.
+"""Environment variable with a file that a command writes its document to, also without `--json`.
 
 spark-submit mixes standard output with other lines.
 """
@@ -624,7 +624,7 @@ def run_arguments(conf: str, interval: TimeInterval, *, is_physical: bool) -> li
     until = ["--until", interval.end.isoformat()]
     if is_physical:
         until = []
-    return [conf, "--run-key", interval.run_key, *until, "--json"]
+    return [conf, "--run-key", interval.run_key, *until]
 
 
 def range_arguments(params: Mapping[str, object]) -> list[str]:
@@ -644,7 +644,11 @@ def range_arguments(params: Mapping[str, object]) -> list[str]:
 def replay_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
     """Return the arguments of `etl replay`."""
     reason = ["--reason", str(params["reason"])]
-    return [conf, *range_arguments(params), *reason, "--yes", "--json"]
+    return [conf, *range_arguments(params), *reason, _confirmation(params)]
+
+
+def _confirmation(params: Mapping[str, object]) -> str:
+    return "--dry-run" if params.get("dry_run") else "--yes"
 
 
 def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
@@ -652,7 +656,7 @@ def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
     arguments = [conf, str(params["name"]), *range_arguments(params)]
     if params.get("only_unloaded"):
         arguments.append("--only-unloaded")
-    return [*arguments, "--yes", "--json"]
+    return [*arguments, _confirmation(params)]
 
 
 class Verdict(str, Enum):

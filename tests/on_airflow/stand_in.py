@@ -18,9 +18,13 @@ with open(os.path.join(folder, "calls"), "a") as file:
 answers = os.path.join(folder, me + ".json")
 empty = {{"document": {{}}}} if me == "spark-submit" else {{}}
 prepared = json.load(open(answers)) if os.path.exists(answers) else [empty]
-answer = prepared[0]
-if len(prepared) > 1:
-    json.dump(prepared[1:], open(answers, "w"))
+jars = os.path.join(folder, "jars.json")
+if sys.argv[1] == "-c":
+    answer = {{"document": {{"jars": json.load(open(jars))}}}} if os.path.exists(jars) else {{}}
+else:
+    answer = prepared[0]
+    if len(prepared) > 1:
+        json.dump(prepared[1:], open(answers, "w"))
 print("26/01/31 WARN Utils: a line of Spark's log", file=sys.stderr)
 if "document" in answer:
     print(json.dumps(answer["document"], indent=2))
@@ -83,6 +87,10 @@ class StandIn:
         """What `python -m etl ...` will answer."""
         (self.folder / "python.json").write_text(json.dumps(answers))
 
+    def jars(self, *paths: str) -> None:
+        """Delta's jars in its cache; without them it does not answer."""
+        (self.folder / "jars.json").write_text(json.dumps(paths))
+
     def without_package(self) -> None:
         """Its python is a real one, without any package; its spark-submit ends as the real one does
         then.
@@ -91,9 +99,13 @@ class StandIn:
         self.spark_submit({"code": 1})
 
     def calls(self, who: str = "spark-submit") -> list[Call]:
-        """The calls so far."""
+        """The calls so far, but for the question where Delta's jars are."""
         path = self.folder / "calls"
         found = (
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         )
-        return [Call(words, environment) for name, words, environment in found if name == who]
+        return [
+            Call(words, environment)
+            for name, words, environment in found
+            if name == who and words[0] != "-c"
+        ]

@@ -16,14 +16,15 @@ import pytest
 
 from etl.errors import SettingsError
 from tests.on_airflow.home import CONF, DAGS, ROOT
+from tests.on_airflow.stand_in import StandIn
 from tests.pages import command_lines, programs
 
 failures: list[Any] = []
 
 
 @pytest.mark.usefixtures("database")
-def test_a_missing_pool_of_a_dag_is_reported_with_the_command_that_creates_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_missing_pool_of_a_dag_is_reported_and_a_submission_that_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stand_in: StandIn
 ) -> None:
     from etl.airflow.__main__ import main
 
@@ -40,7 +41,13 @@ def test_a_missing_pool_of_a_dag_is_reported_with_the_command_that_creates_it(
         capture_output=True,
     )
     assert main(["check", str(DAGS)]) == 0
-    assert "exist" in capsys.readouterr().out
+    assert "exist, and spark-submit runs etl doctor" in capsys.readouterr().out
+    [request] = stand_in.calls()
+    assert request.job[0] == "doctor", "one environment, one submission"
+    check = {"name": "brokers", "found": "none answers", "to_do": "Check it", "exit_code": 6}
+    stand_in.spark_submit({"code": 6, "document": {"checks": [check]}})
+    assert main(["check", str(DAGS)]) == 2
+    assert "brokers: none answers. Check it" in capsys.readouterr().out
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     assert main(["check", str(DAGS)]) == 2
     assert (

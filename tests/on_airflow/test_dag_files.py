@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.on_airflow.home import CONF, DAGS, ROOT
-from tests.on_airflow.running import dag_bag
+from tests.on_airflow.running import IS_2, dag_bag
 
 KINDS = ("ingest", "replay", "backfill", "maintain")
 HEAVY = ("pyspark", "py4j", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo", "deltalake")
@@ -103,7 +103,26 @@ def test_tasks_name_no_pool_and_one_connection_by_default(
     assert [task.pool for task in dags["pooled"].tasks] == ["clicks"]
 
 
+def test_each_param_of_a_form_has_a_title_and_a_description_and_each_dag_says_what_to_do(
+    dags: dict[str, Any],
+) -> None:
+    forms = {}
+    for kind in KINDS:
+        dag = dags[f"{kind}_clicks"]
+        assert "| 5 | Nothing is loaded until a person decides" in dag.doc_md
+        params = {name: dag.params.get_param(name) for name in dag.params}
+        for param in params.values():
+            assert param.schema["title"] and len(param.description) > 30
+        forms[kind] = {name: param.schema["type"] for name, param in params.items()}
+    position, time = ["string", "integer"], ["null", "string"]
+    replay = {"partitions": "array", "from": position, "until": position, "reason": "string"}
+    assert forms["ingest"] == {"from": time, "until": time} and forms["maintain"] == {}
+    assert forms["replay"] == {**replay, "dry_run": "boolean"}
+
+
 def test_each_table_is_one_asset_of_whatever_loads_it(dags: dict[str, Any]) -> None:
+    from etl.airflow import table_asset
+
     named = {
         name: [asset.uri for task in dag.tasks for asset in task.outlets]
         for name, dag in dags.items()
@@ -115,6 +134,9 @@ def test_each_table_is_one_asset_of_whatever_loads_it(dags: dict[str, Any]) -> N
         != named["ingest_jafka"]
     )
     assert named["ingest_clicks"][0].startswith("file:///") and named["maintain_clicks"] == []
+    asset = table_asset(CONF / "clicks.yaml")
+    assert asset.uri == named["ingest_clicks"][0]
+    assert IS_2 or f"file://{asset.name}" == asset.uri
 
 
 def test_an_unreadable_conf_file_leaves_the_other_dags_and_its_own_dag_fails_with_the_reason(

@@ -51,7 +51,7 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_the_jobs_summary(
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
     [request] = stand_in.calls()
-    assert request.job == ["run", CLICKS, "--run-key", KEY, "--until", SIX, "--json"]
+    assert request.job == ["run", CLICKS, "--run-key", KEY, "--until", SIX]
     assert str(ROOT / "jobs" / "etl_job.py") in request.words
     assert request.after("--master") == ["local[2]"] and request.after("--packages") == [
         "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -173,14 +173,28 @@ def test_other_dags_name_the_range_of_their_params_and_confirm_it(
 ) -> None:
     stand_in.spark_submit({"document": {"rows": 5, "exit_code": 0}})
     assert run(dag, now(), params, task=task).state == "success"
-    assert stand_in.calls()[0].job == [*job, "--yes", "--json"]
+    assert stand_in.calls()[0].job == [*job, "--yes"]
+    before = len(events())
+    stand_in.spark_submit({"document": {"dry_run": True, "message": "5 rows would go"}})
+    assert run(dag, now(), {**params, "dry_run": True}, task=task).returned["dry_run"] is True
+    assert stand_in.calls()[1].job == [*job, "--dry-run"]
+    assert len(events()) == before, "a dry run changes no table"
+
+
+def test_jars_in_the_cache_are_named_and_maven_is_not_asked(stand_in: StandIn) -> None:
+    stand_in.jars("/cache/delta-spark.jar", "/cache/delta-storage.jar")
+    stand_in.spark_submit(DONE)
+    assert run("at_once", now(), BY_PARAMS).state == "success"
+    [request] = stand_in.calls()
+    assert request.after("--jars") == ["/cache/delta-spark.jar,/cache/delta-storage.jar"]
+    assert request.after("--packages") == []
 
 
 def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"exit_code": 0}})
     stand_in.command({"document": {"incomplete": [], "message": "whole"}})
     assert run("maintain_clicks", now(), task="verify").state == "success"
-    assert stand_in.calls()[0].job == ["verify", CLICKS, "--json"]
+    assert stand_in.calls()[0].job == ["verify", CLICKS]
     [request] = stand_in.calls("python")
     times = [datetime.fromisoformat(*request.after(option)) for option in ("--from", "--until")]
     assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[

@@ -20,11 +20,15 @@ from etl.airflow.pipeline import (
     EtlEnvironment,
     Reference,
     conf_files,
+    delta_jars,
     describe_error,
+    describe_unresolved,
     missing_references,
+    page_url,
     read_pipeline,
     references_of,
     run_command,
+    table_name,
     xcom_summary,
 )
 from etl.errors import CorruptData, SettingsError
@@ -138,7 +142,7 @@ def test_the_environment_comes_from_variables_or_is_airflows_own(
     for name in ("ETL_PYTHON", "ETL_JOB", "ETL_CONN_ID", "ETL_SUBMIT_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
     assert EtlEnvironment() == EtlEnvironment(
-        sys.executable, "jobs/etl_job.py", "spark_default", {"packages": DELTA}
+        sys.executable, "jobs/etl_job.py", "spark_default", {}
     )
     monkeypatch.setenv("ETL_PYTHON", "/opt/etl/bin/python")
     monkeypatch.setenv("ETL_CONN_ID", "yarn")
@@ -245,6 +249,39 @@ def test_an_error_is_described_as_by_the_command() -> None:
     assert describe_error(error.as_json()) == f"CorruptData: {error}"
     for without_error in (None, {"state": "running"}):
         assert "no document" in describe_error(without_error)
+    found = {"found": "10.0.0.1 does not answer", "to_do": "Check it", "exit_code": 6}
+    checks = [{"name": "brokers", **found}, {"name": "Java", "exit_code": 0}]
+    assert describe_error({"checks": checks}) == "brokers: 10.0.0.1 does not answer. Check it"
+
+
+def test_packages_that_maven_does_not_resolve_are_named_from_the_output_of_spark_submit() -> None:
+    line = 'Exception in thread "main" java.lang.RuntimeException: '
+    output = f"{line}[unresolved dependency: io.delta#delta-spark_4.2_2.13;9.9.9: not found]"
+    described = describe_unresolved(output)
+    assert described is not None and "io.delta#delta-spark_4.2_2.13;9.9.9: not found." in described
+    assert describe_unresolved("Exception in thread main") is None
+
+
+def test_delta_jars_come_from_the_cache_of_the_environment_with_spark(tmp_path: Path) -> None:
+    cache = tmp_path / "offset-range-etl" / "jars" / "delta-4.4.0"
+    cache.mkdir(parents=True)
+    (cache / "delta.jar").write_bytes(b"jar")
+    (cache / "complete.txt").write_text("delta.jar 3\n")
+    variables = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
+    found = delta_jars(EtlEnvironment(env_vars=variables))
+    assert found == (0, {"jars": [str(cache / "delta.jar")]})
+    assert delta_jars(bare(tmp_path))[1] is None, "the package comes with the job: --py-files"
+
+
+def test_a_run_is_linked_where_its_page_is_and_a_table_is_named_by_its_path(
+    tmp_path: Path,
+) -> None:
+    pipeline = read_pipeline(conf_of(tmp_path))
+    served = EtlEnvironment(reports_url="https://reports/clicks/")
+    assert page_url(served, pipeline, "r-1") == "https://reports/clicks/g+clicks-r-1.html"
+    assert page_url(served, pipeline, None) == page_url(EtlEnvironment(), pipeline, "r-1") == ""
+    uris = ("file:///a/b%20c", "s3://b/c", "delta-table:///main.lake.clicks")
+    assert [table_name(uri) for uri in uris] == ["/a/b c", "s3://b/c", "main.lake.clicks"]
 
 
 @dataclass

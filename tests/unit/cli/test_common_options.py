@@ -102,14 +102,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_printed_json_document_is_written_to_the_file_too_and_nothing_else(
+def test_the_json_document_is_written_to_the_file_too_whether_it_is_printed_or_not(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "no/such.yaml", "--json"]) == 2
     assert json.loads(kept.read_text()) == json.loads(capsys.readouterr().out)
     assert [path.name for path in kept.parent.iterdir()] == ["document.json"]
+    document = kept.read_text()
     kept.unlink()
-    assert main(["run", "no/such.yaml"]) == 2 and not kept.exists()
+    assert main(["run", "no/such.yaml"]) == 2 and kept.read_text() == document
+    assert capsys.readouterr().out == ""
 
 
 def test_an_unwritable_file_is_reported_and_changes_nothing_of_the_command(

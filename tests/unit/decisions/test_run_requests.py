@@ -233,7 +233,7 @@ def test_params_that_run_backwards_are_refused() -> None:
 def test_a_run_loads_up_to_the_end_of_its_interval_under_the_intervals_key() -> None:
     interval, conf = interval_between(FIVE_UTC, SIX_UTC), "/conf/clicks.yaml"
     found = run_arguments(conf, interval, is_physical=False)
-    assert found == [conf, "--run-key", KEY, "--until", SIX, "--json"]
+    assert found == [conf, "--run-key", KEY, "--until", SIX]
     assert "--until" not in run_arguments(conf, interval, is_physical=True)
 
 
@@ -298,7 +298,9 @@ def test_a_backfill_keeps_its_name_in_each_retry_and_loads_only_missing_offsets_
 ) -> None:
     given = {"name": "old", "from": "2026-01-01T00:00:00Z", "until": 500, **params}
     words = ["conf.yaml", "old", "--from", "2026-01-01T00:00:00Z", "--until", "500"]
-    assert backfill_arguments("conf.yaml", given) == [*words, *options, "--yes", "--json"]
+    assert backfill_arguments("conf.yaml", given) == [*words, *options, "--yes"]
+    dry = backfill_arguments("conf.yaml", {**given, "dry_run": True})
+    assert dry == [*words, *options, "--dry-run"]
 
 
 PARTITION, B, C = (TopicPartition("clicks", number) for number in range(3))

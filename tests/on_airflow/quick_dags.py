@@ -2,11 +2,14 @@
 
 import json
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from airflow.providers.common.compat.sdk import DAG
 
 from etl.airflow import (
     EtlEnvironment,
+    EtlSubmitOperator,
     backfill_dag,
     ingest_dag,
     maintenance_dag,
@@ -68,6 +71,16 @@ if os.environ.get("ETL_REAL_CONF"):
         environment=real,
         default_args={"retries": 5, "retry_delay": timedelta()},
     )
+    with DAG("own", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as own:
+        EtlSubmitOperator(
+            task_id="my_load",
+            command="run",
+            conf_file=conf,
+            environment=real,
+            arguments=lambda context: [conf, "--run-key", str(context["run_id"])],
+            retries=5,
+            retry_delay=soon,
+        )
     proof = maintenance_dag(conf, "0 * * * *", dag_id="proof", environment=real)
     patient = ingest_dag(
         conf,

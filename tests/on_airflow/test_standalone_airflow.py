@@ -4,6 +4,8 @@ is killed, and each record once.
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import shutil
 import signal
@@ -11,6 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,6 +166,46 @@ def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_rec
     assert len({value for _, _, value in rows}) == produced
     verified = real.etl("verify", str(real.conf), "--json")
     assert verified.returncode == 0, verified.stderr
+
+
+def test_two_runs_at_once_one_in_a_dag_of_the_user_and_a_cleared_task_load_each_record_once(
+    airflow: StandaloneAirflow, real: Real
+) -> None:
+    airflow.cli("dags", "pause", DAG)
+    now = datetime.now(UTC)
+    until = now - timedelta(seconds=5)
+    for moment, count in ((until - timedelta(seconds=5), 10), (now, 1)):
+        at = round(moment.timestamp() * 1000)
+        real.ask("produce", name="clicks", times=[[n % PARTITIONS, at] for n in range(count * 4)])
+    params = {"from": (until - timedelta(hours=1)).isoformat(), "until": until.isoformat()}
+    started = {"by_hand": json.dumps(params), "own": "{}"}
+    logical_date = now.replace(microsecond=0).isoformat()
+    for dag, given in started.items():
+        airflow.cli("dags", "unpause", dag)
+        airflow.cli("dags", "trigger", dag, "--logical-date", logical_date, "--conf", given)
+    ended = (
+        "select state from dag_run where dag_id = ? and run_type = 'manual' and "
+        "state in ('success', 'failed')"
+    )
+    for dag in started:
+        wait_for(f"the run of {dag}", functools.partial(airflow.rows, ended, dag), 300)
+        assert airflow.rows(ended, dag) == [("success",)]
+    rows = real.rows()
+    assert rows == real.records()
+
+    load = (
+        "select state, try_number from task_instance where dag_id = 'by_hand' and "
+        "task_id = 'load' and run_id like 'manual%'"
+    )
+    [(_, tries)] = airflow.rows(load)
+    airflow.cli("tasks", "clear", "by_hand", "--task-regex", "load", "--yes")
+    wait_for("the cleared task", lambda: _is_tried_again(airflow.rows(load), tries), 300)
+    assert real.rows() == rows == real.records()
+    assert real.etl("verify", str(real.conf)).returncode == 0
+
+
+def _is_tried_again(found: list[tuple[Any, ...]], tries: int) -> bool:
+    return bool(found) and found[0][0] == "success" and int(found[0][1]) > tries
 
 
 def _is_done(airflow: StandaloneAirflow, kind: str) -> bool:

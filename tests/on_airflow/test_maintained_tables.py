@@ -26,8 +26,8 @@ def test_a_proven_table_is_then_maintained_without_a_confirmation(
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")
     assert [request.job for request in stand_in.calls()] == [
-        ["verify", CLICKS, "--json"],
-        ["table", "maintain", CLICKS, "--yes", "--json"],
+        ["verify", CLICKS],
+        ["table", "maintain", CLICKS, "--yes"],
     ]
     assert (
         ran.state == "success"

@@ -62,11 +62,11 @@ def test_a_replay_stops_no_other_pipeline_of_the_table(
 ) -> None:
     other = make_pipeline(table={"path": str(pipeline.table)})
     for one in (pipeline, other):
-        one.produce(40)
+        one.produce(80)
         one.ran()
     replayed = replay(other, "--from", "2", "--until", "6", "--yes")
     assert replayed.code == 0, replayed.err
-    pipeline.produce(40)
+    pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     for one in (pipeline, other):
         proof = one.door("verify")

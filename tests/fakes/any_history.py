@@ -552,24 +552,22 @@ class Pipeline(RuleBasedStateMachine):
         self._drive("replay", work, fate)
 
     @precondition(lambda self: self.outside.commits())
-    @rule(count=counts)
-    def another_pipeline_loads(self, count: int) -> None:
-        """Another pipeline of the table loads its own topic."""
+    @rule(count=counts, replays=st.booleans())
+    def another_pipeline(self, count: int, replays: bool) -> None:
+        """Another pipeline of the table loads its own topic, and may replay all that it loaded: that
+        commit removes rows.
+        """
         start = _loaded_by_another(self)
         self._commit_of_another(PlanKind.INGEST, start, start + count)
-
-    @precondition(lambda self: _loaded_by_another(self) > 0)
-    @rule()
-    def another_pipeline_replays(self) -> None:
-        """The other pipeline replays all that it loaded: its commit removes rows."""
+        if not replays:
+            return
         table = []
         for commit in self.outside.table or ():
             if commit.app_id == OTHER_APP_ID:
                 commit = replace(commit, replaced=frozenset(commit.rows))
             table.append(commit)
-        until = _loaded_by_another(self)
         self.outside.table = table
-        self._commit_of_another(PlanKind.REPLAY, 0, until)
+        self._commit_of_another(PlanKind.REPLAY, 0, start + count)
 
     def _commit_of_another(self, kind: PlanKind, start: int, until: int) -> None:
         number = 1 + sum(one.app_id == OTHER_APP_ID for one in self.outside.table or ())

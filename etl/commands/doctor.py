@@ -50,7 +50,6 @@ from etl.errors import (
     EtlError,
     NotOurTable,
     Owned,
-    ProcessLost,
     SettingsError,
     TableUnreachable,
     worst_of,

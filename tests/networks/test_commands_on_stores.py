@@ -100,6 +100,8 @@ def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(
         "--until",
         "130",
         "--yes",
+        "--reason",
+        "seen",
     )
     assert pipeline.is_whole()
     command(pipeline, "verify")

@@ -131,7 +131,7 @@ def test_open_znodes_are_guarded_by_a_command_and_opened_again_by_it(
     ("scheme", "as_other"),
     [
         ("sasl", "sasl user another"),
-        ("digest", "digest user another; servers accept its wrong password"),
+        ("digest", "digest user another, whose wrong password servers do not reject"),
     ],
 )
 def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_commands(

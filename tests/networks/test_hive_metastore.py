@@ -95,9 +95,8 @@ def test_a_moved_table_stops_the_next_run_with_spark_until_an_operator_accepts_i
     command(pipeline, "run")
     run_statements(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
     assert "No Delta table is at the place" in command(pipeline, "run", code=5)
-    assert "The catalog has no table lake.table" in command(
-        pipeline, "table", "refresh-path", code=2
-    )
+    found = command_with(pipeline, ("table", "refresh-path"), "--yes", code=2)
+    assert "The catalog has no table lake.table" in found
     pipeline.settings["table"] |= {"name": "lake.renamed"}
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
@@ -133,8 +132,9 @@ def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     rows = "--partition", pipeline.topic, "--from", "0", "--until", "20"
-    command_with(pipeline, ("replay",), *rows, "--yes", "--reason", "seen")
-    command_with(pipeline, ("replay",), *rows, "--into", f"{pipeline.folder}/apart")
+    confirmed = "--yes", "--reason", "seen"
+    command_with(pipeline, ("replay",), *rows, *confirmed)
+    command_with(pipeline, ("replay",), *rows, "--into", f"{pipeline.folder}/apart", *confirmed)
     command_with(pipeline, ("table", "maintain"), "--yes")
     assert pipeline.is_whole()
     assert DeltaTable(f"{pipeline.folder}/apart").to_pyarrow_table().num_rows == 40

@@ -181,7 +181,6 @@ _ASK_NO_BROKER = {  # in this state: the backfill is complete, and each row is c
     "verify",
     "topics pause",
     "topics resume",
-    "backfills run",
     "backfills list",
     "backfills show",
     "backfills delete",

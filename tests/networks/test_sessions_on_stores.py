@@ -96,6 +96,9 @@ def test_rows_of_a_local_table_are_replayed_into_one_on_s3_by_the_log_that_keeps
                 "50",
                 "--into",
                 "s3://lake/again",
+                "--yes",
+                "--reason",
+                "seen",
                 **variables,
             )
             out, err = child.communicate(timeout=400)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from etl.errors import (
     BrokerError,
@@ -159,12 +159,14 @@ class Brokers:
         """Return the response of the first broker that answers."""
         failures: list[str] = []
         actions: list[str] = []
+        keys = set()
         for host, port in self._bootstrap:
             try:
                 return ask(self.consumer(host, port))
             except BrokerUnreachable as error:
                 failures.append(f"{host}:{port}: {error.message}")
                 actions.append(error.action)
+                keys.add(error.where.get("key"))
         action = (
             "Check that brokers run at these addresses, which bootstrap_servers names or which are"
             " registered in ZooKeeper"
@@ -177,9 +179,13 @@ class Brokers:
             listeners = self._listeners()
             if listeners:
                 action += f". The brokers have the listeners {', '.join(listeners)}"
+        where: dict[str, Any] = {}
+        if len(keys) == 1 and None not in keys:
+            where["key"] = keys.pop()
         raise BrokerUnreachable(
             message,
             action=action,
+            **where,
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

@@ -78,7 +78,7 @@ def test_the_wheel_has_the_package_and_nothing_else_of_the_repository(wheel: Pat
         metadata = opened.read(f"offset_range_etl-{__version__}.dist-info/METADATA").decode()
     modules = {
         str(path.relative_to(ROOT))
-        for ending in ("py", "json", "jar", "java", "html", "css")
+        for ending in ("py", "json", "jar", "java", "html", "css", "sha256")
         for path in (ROOT / "etl").rglob(f"*.{ending}")
     }
     assert {name for name in names if ".dist-info/" not in name} == modules | {"etl/py.typed"}

@@ -433,9 +433,13 @@ def _removed(error: BaseException, path: str) -> TableUnreachable | None:
     )
 
 
+_OUTSIDE_OF_REPLAY = "DELTA_REPLACE_WHERE_MISMATCH"
+"""Delta's name of the error for a row outside of what a write replaces."""
+
+
 def _outside_of_replay(text: str, path: str) -> SettingsError | None:
     """Return the error for rows of a replay outside of the replaced offsets: Delta checks each."""
-    if "DELTA_REPLACE_WHERE_MISMATCH" not in text:
+    if _OUTSIDE_OF_REPLAY not in text:
         return None
     return SettingsError(
         "The transform changes the columns that identify a record, so a replay would add rows "
@@ -461,7 +465,12 @@ _NOT_NULL = re.compile(r"NOT NULL constraint violated for column: ([^\s.]+)")
 
 
 def violated_constraint(text: str) -> Constraint | None:
-    """Return the constraint that Delta's exception names; None for anything else."""
+    """Return the constraint that Delta's exception names; None for anything else.
+
+    Delta checks the offsets of a replay as a constraint, too, which is none of the table's.
+    """
+    if _OUTSIDE_OF_REPLAY in text:
+        return None
     found = _CHECK.search(text)
     if found:
         return Constraint(f"constraint {found[1]}, {found[2]},", found[2])

@@ -111,7 +111,9 @@ class Missing:
         Missing rows of unknown cause are permitted only if such a commit can have removed them, or
         if a transform may have left them out.
         """
-        if not self.removed and (self.may_drop or not self.unknown):
+        if not self.removed and not self.unknown:
+            return True
+        if not self.removed and self.may_drop and not self.not_permitted:
             return True
         return bool(self.by) and not self.not_permitted
 
@@ -228,10 +230,9 @@ class PlanProof:
     @property
     def summary(self) -> str:
         """A description for the operator."""
-        read = (
-            f"plan {self.number}: {self.records:,} records read, {self.written:,} rows written, "
-            f"{self.records - self.written:,} left out by the transform"
-        )
+        read = f"plan {self.number}: {self.records:,} records read, {self.written:,} rows written"
+        if self.records >= self.written:
+            read += f", {self.records - self.written:,} left out by the transform"
         if self.found == self.written:
             return f"{read}; the table has all of these rows"
         if self.found > self.written:

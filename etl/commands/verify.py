@@ -325,7 +325,9 @@ def _explain(
         origins = _all_origins(services, of_all, short)
         topics = frozenset(audited.partition.topic for audited, _, _ in short)
         removals, allowed = _removals(services, ledgers.ledger, table, origins.values(), topics)
-    may_drop = services.settings.transform.may_drop
+    # Behind a batch transform each range has both counts, so nothing is left to permit.
+    transform = services.settings.transform
+    may_drop = transform.may_drop and transform.dataframe is not None
     for f in found:
         audited = f.audited
         gaps = gaps_of(
@@ -500,9 +502,7 @@ def _removals(
         after = min(known)
     log = open_log(rust_path(settings.path))
     inherited = ledger.newest.predecessor_numbers if ledger.newest else {}
-    logged = removals_since(
-        log, table.version, after, services.app_id, topics.__contains__, inherited
-    )
+    logged = removals_since(log, table.version, after, services.app_id, topics.__contains__)
     # The ledger does not note which pipeline made a commit.
     commits = {replace(commit, by=None, unread=None): commit for commit in (*noted, *logged)}
     found = sorted(commits.values(), key=lambda commit: commit.delta_version)
@@ -511,6 +511,9 @@ def _removals(
     for commit in found:
         is_accepted = accepted is not None and commit.delta_version <= accepted
         is_noted = replace(commit, by=None, unread=None) in noted
-        if is_accepted or is_noted or is_let_pass(commit, settings.on_rows_removed):
+        by = commit.by or commit.unread
+        is_inherited = by is not None and by.number <= inherited.get(by.app_id, -1)
+        is_permitted = is_accepted or is_inherited or is_let_pass(commit, settings.on_rows_removed)
+        if is_permitted or is_noted:
             allowed.add(commit.delta_version)
     return tuple(found), frozenset(allowed)

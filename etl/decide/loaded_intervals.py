@@ -93,7 +93,11 @@ class Remaining:
                 rows -= max(0, span.replaced_rows - self.known_inside)
         start = min(interval.from_offset for interval in merged)
         end = max(interval.until_offset for interval in merged)
-        return _with_sums(Interval(start, end, rows, incarnation=span.incarnation), merged)
+        whole = _with_sums(Interval(start, end, rows, incarnation=span.incarnation), merged)
+        if rows is None:
+            # Both count what lies in the span, and the sum would explain missing rows.
+            return replace(whole, control_records=0, aborted_records=0, compacted=0, left_out=0)
+        return whole
 
 
 def subtract_span(

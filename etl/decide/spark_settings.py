@@ -31,7 +31,7 @@ _HEAP = re.compile(r"(\d+)([kmgt]?)", re.IGNORECASE)
 """The JVM's own form of a size, as Spark passes it on."""
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MASTER = re.compile(
-    r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|\w+://.+"
+    r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|\w+://.+"
 )
 
 
@@ -118,7 +118,7 @@ def error_of_start(
             master=master,
             action="Check that the master runs at this address, and the network to it",
         )
-    reason = cause or raised.strip().splitlines()[0]
+    reason = cause or (raised.strip().splitlines() or ["no reason given"])[0]
     message = f"Spark does not start: {reason.rstrip('.')}"
     if _HEAP_REJECTED.search(both):
         return SettingsError(

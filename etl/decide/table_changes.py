@@ -284,10 +284,10 @@ def removes_rows_of(
     commit; None: the commit has no readable plan. `inherited`: application id and last inherited
     plan of each predecessor: these plans count as ours.
     """
-    if plan is None:
-        return True
     if by.number <= inherited.get(by.app_id, -1):
         return False
+    if plan is None:
+        return True
     return any(is_ours(topic) for topic in plan.read_topics)
 
 

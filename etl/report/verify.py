@@ -89,7 +89,7 @@ class Proof:
     def left_out(self) -> int:
         """Return the records that a transform is known to have left out."""
         of_partitions = sum(partition.gaps.left_out for partition in self.partitions)
-        return of_partitions + sum(plan.records - plan.written for plan in self.plans)
+        return of_partitions + sum(max(0, plan.records - plan.written) for plan in self.plans)
 
     @property
     def transformed(self) -> tuple[str, ...]:

@@ -131,25 +131,15 @@ def _with_rows_written(
     counted = recount_commit(settings.table.path, delta_version, plan.ranges, plan.incarnations)
     if counted is None:
         return tuple(map(_without_rows, results)), None
-    return tuple(map(_with_rows_of, results, counted)), None
+    written = sum(result.rows or 0 for result in counted)
+    if written == sum(result.rows or 0 for result in results):
+        return results, None
+    return tuple(map(_without_rows, results)), written
 
 
 def _without_rows(result: RangeResult) -> RangeResult:
     """Return the result of a range with an unknown number of rows."""
     return replace(result, rows=None, records=result.records_read)
-
-
-def _with_rows_of(result: RangeResult, counted: RangeResult) -> RangeResult:
-    """Return the result of a range with the rows that its commit has."""
-    if counted.rows == result.rows:
-        return result
-    return replace(
-        result,
-        rows=counted.rows,
-        records=result.records_read,
-        gaps=counted.gaps,
-        gaps_complete=counted.gaps_complete,
-    )
 
 
 def results_in_commit(

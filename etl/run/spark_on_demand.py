@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from etl.decide.spark_settings import MASTER
 from etl.decide.table_rules import (
     as_written,
     catalog_of,
@@ -180,6 +181,12 @@ def with_import_path(settings: Settings) -> dict[str, str]:
     given = dict(settings.spark)
     folder = settings.transform.folder
     if settings.transform.dataframe is None or folder is None:
+        return given
+    from etl.io.spark.session import is_submitted, settings_of_file
+
+    master = {**settings_of_file(), **given}.get(MASTER, "local")
+    if is_submitted() or not master.startswith("local"):
+        # Executors of a cluster have import paths of their own, and not the conf's directory.
         return given
     places = [folder, given.get(_IMPORT_PATH, ""), "."]
     given[_IMPORT_PATH] = os.pathsep.join(filter(None, places))

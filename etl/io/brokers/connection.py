@@ -255,7 +255,12 @@ class Connection:
                 if self._read_ahead_error is not None:
                     raise self._read_ahead_error
                 got = self._socket.recv_into(into[at:])
-            except TimeoutError:
+            except TimeoutError as error:
+                if error.errno is not None:  # ETIMEDOUT of the network, not our own timeout
+                    raise ConnectionBroken(
+                        f"after {at} bytes of {len(into)}: {error.strerror or error}",
+                        answered=answered or at > 0,
+                    ) from None
                 set_until = 0.0
                 continue
             except ssl.SSLError as error:

@@ -50,7 +50,6 @@ from etl.io.delta.stores import (
     constraint_error,
     options_of,
     public_cause,
-    rejected_by_file_system,
     table_folder,
     translate,
     unreachable,
@@ -185,9 +184,9 @@ class ArrowWriter:
                 metadata = with_results(metadata, plan, in_order)
         try:
             self._commit(plan, files, table, metadata, to)
-        except OSError as error:  # delta-rs raises it for all failures of a file system or a store
-            if rejected_by_file_system(error, to.path):
-                delete_uncommitted(wanted)
+        except OSError as error:
+            # delta-rs raises it for all failures of a file system or a store, also for those of its
+            # work after a commit that succeeded. So no file is deleted here.
             raise unreachable(error, to.path, "written") from public_cause(error, to.path)
 
     def _reject_unfit(self, table: DeltaTable, to: Destination) -> None:
@@ -506,7 +505,7 @@ class SparkWriter:
             if violated is None:
                 raise
             place = _first_violating(with_event_date(rows, to.partition_by), violated)
-            raise constraint_error(violated, to.path, plan.number, place) from error
+            raise constraint_error(violated, to.path, plan, place) from error
 
 
 _PLACE = ("topic", "partition", "offset")

@@ -30,6 +30,7 @@ from etl.errors import (
     whole_text,
 )
 from etl.model.partitions import TopicPartition, render_intervals
+from etl.model.plans import Plan, PlanKind
 from etl.model.security import SecretRef
 from etl.settings.choices import folder_of, is_url
 from etl.settings.secrets import resolve_secret
@@ -481,20 +482,24 @@ def violated_constraint(text: str) -> Constraint | None:
 
 
 def constraint_error(
-    violated: Constraint, path: str, plan_number: int, place: Mapping[str, Any]
+    violated: Constraint, path: str, plan: Plan, place: Mapping[str, Any]
 ) -> NotOurTable:
     """Return the error for rows that violate a constraint. `place`: of the record, if known."""
+    action = "Change the constraint or the transform; the next run appends the same plan again"
     skip = "TOPIC:PARTITION:FROM-UNTIL"
     if {"topic", "partition", "offset"} == place.keys():
         partition = TopicPartition(place["topic"], place["partition"])
         skip = render_intervals([(partition, place["offset"], place["offset"] + 1)])
+    supersede = f"etl plans supersede CONF {plan.number}"
+    if plan.kind is PlanKind.REPLAY:
+        action += f". To give the replay up: `{supersede} --reason ...`"
+    elif plan.kind is not PlanKind.BACKFILL:
+        action += f". To leave the record out: `{supersede} --skip {skip} --reason ...`"
     return NotOurTable(
         f"The table's {violated.name} rejects a row",
         **place,
         path=path,
-        action="Change the constraint or the transform; the next run appends the same plan again. "
-        f"To leave the record out: `etl plans supersede CONF {plan_number} --skip {skip} "
-        "--reason ...`",
+        action=action,
     )
 
 
@@ -666,28 +671,10 @@ def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
     )
 
 
-_REJECTED_CALLS = frozenset(
-    {
-        errno.EPERM,
-        errno.EXDEV,
-        errno.ENOSPC,
-        errno.EROFS,
-        errno.ENAMETOOLONG,
-        errno.ENOSYS,
-        errno.EOPNOTSUPP,
-        errno.EDQUOT,
-    }
-)
-"""The call that a local file system rejects so had no effect, then or later."""
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _NOT_LINKED = "Unable to rename file"
 """Text of delta-rs for a hard link that fails, too."""
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
-
-
-def rejected_by_file_system(error: OSError, path: str) -> bool:
-    """Return True if delta-rs' commit to a local directory surely had no effect."""
-    return not is_url(path) and _os_error(error) in _REJECTED_CALLS
 
 
 def _os_error(error: BaseException) -> int | None:

@@ -246,7 +246,7 @@ def test_an_error_of_the_file_system_at_the_commit_is_reported_as_that_and_not_a
     ("cause", "code"),
     [("Function not implemented (os error 38)", 2), ("Disk quota exceeded (os error 122)", 7)],
 )
-def test_a_commit_that_a_mount_rejects_leaves_no_file_and_shows_the_innermost_cause(
+def test_a_commit_that_a_mount_rejects_shows_the_innermost_cause(
     path: str, monkeypatch: pytest.MonkeyPatch, cause: str, code: int
 ) -> None:
     """With the text of delta-rs 1.6, colours and arrows included."""
@@ -261,7 +261,21 @@ def test_a_commit_that_a_mount_rejects_leaves_no_file_and_shows_the_innermost_ca
         appended(path, plan_of())
     assert (caught.value.exit_code, cause in caught.value.message) == (code, True)
     assert "\x1b" not in str(caught.value)
-    assert list(Path(path).rglob("*.parquet")) == []
+
+
+def test_files_stay_if_the_work_after_a_commit_fails(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs deletes expired files of the log after the commit, in the same call."""
+    commit = ArrowWriter._commit
+
+    def fail_afterwards(*given: Any) -> None:
+        commit(*given)
+        raise OSError("Unable to delete file 0.json: Operation not permitted (os error 1)")
+
+    monkeypatch.setattr(ArrowWriter, "_commit", fail_afterwards)
+    assert appended(path, plan_of()).result is Result.APPLIED
+    assert len(offsets(path)) == DeltaTable(path).to_pyarrow_table().num_rows > 0
 
 
 def test_rows_of_another_pipeline_that_come_meanwhile_are_no_conflict(path: str) -> None:

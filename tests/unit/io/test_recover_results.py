@@ -178,8 +178,7 @@ def test_behind_a_transform_of_data_frames_the_files_count_the_rows_of_a_plan(pa
     assert ([r.rows for r in found], [r.records for r in found]) == ([None] * 3, [6, 2, 2])
     assert written == 8, "of which range a record has no row is unknown"
     found, written = with_rows(read, replayed)
-    assert ([r.rows for r in found], written) == ([4, 2, 2], None)
-    assert (found[0].records, found[0].gaps) == (6, ((2, 4),)), "the rows of a replay are read"
+    assert ([r.rows for r in found], written) == ([None] * 3, 8), "of a replay, too"
 
 
 def test_range_results_record_that_a_transform_made_the_counted_rows(path: str) -> None:

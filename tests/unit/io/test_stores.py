@@ -24,6 +24,7 @@ from etl.io.delta.stores import (
     unreadable,
     violated_constraint,
 )
+from tests.builders import plain_plan
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 _XML = (
@@ -283,7 +284,7 @@ def test_a_violated_constraint_is_recognised_and_the_record_can_be_left_out(
     assert (violated and violated.condition) == condition
     if violated:
         place = {"topic": "clicks", "partition": 1, "offset": 7}
-        action = constraint_error(violated, "/t", 12, place).action
+        action = constraint_error(violated, "/t", plain_plan(12), place).action
         assert "`etl plans supersede CONF 12 --skip clicks:1:7-8 --reason ...`" in action
 
 

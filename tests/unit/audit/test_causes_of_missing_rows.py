@@ -142,6 +142,7 @@ def test_rows_in_an_earlier_table_are_reported_as_such() -> None:
         (Missing(never_came=1, removed=3, by=(DELETE,)), False),
         (Missing(never_came=1, unknown=3, may_drop=True), True),
         (Missing(never_came=1, removed=3, may_drop=True), False),
+        (Missing(unknown=4, by=(DELETE,), not_permitted=(DELETE,), may_drop=True), False),
     ],
 )
 def test_a_partition_is_right_when_all_that_is_missing_may_be_missing(

@@ -57,6 +57,7 @@ def marks(path: Path) -> dict[tuple[int, int], int]:
     return {(row["partition"], row["offset"]): row["timestampType"] for row in rows}
 
 
+@pytest.mark.long
 def test_a_replay_stops_no_other_pipeline_of_the_table(
     pipeline: Pipeline, make_pipeline: Callable[..., Pipeline]
 ) -> None:

@@ -43,16 +43,17 @@ KILLS = [
     ),
 ]
 JAFKA_KIND, KAFKA_KIND = OLD
-ROUND_ROBIN = {"strategy": "roundrobin"}
+THEIR_ROUND_ROBIN = {"strategy": "roundrobin"}
+OUR_ROUND_ROBIN = {"assignment_strategy": "roundrobin"}
 WAYS: list[Any] = [
     *(pytest.param(kind, {}, {}, id=kind.name) for kind in (*OLD, *BY_JAVA, *BY_LIBRDKAFKA)),
-    pytest.param(JAFKA_KIND, {"threads": 2}, {"threads": 3}, id="jafka-3.0.6 threads"),
-    pytest.param(KAFKA_KIND, {"threads": 2}, {"threads": 3}, id="0.8.2.2 threads"),
-    pytest.param(KAFKA_KIND, ROUND_ROBIN, ROUND_ROBIN, id="0.8.2.2 roundrobin"),
+    pytest.param(JAFKA_KIND, {"threads": 2}, {"num_streams": 3}, id="jafka-3.0.6 threads"),
+    pytest.param(KAFKA_KIND, {"threads": 2}, {"num_streams": 3}, id="0.8.2.2 threads"),
+    pytest.param(KAFKA_KIND, THEIR_ROUND_ROBIN, OUR_ROUND_ROBIN, id="0.8.2.2 roundrobin"),
     pytest.param(
         KAFKA_KIND,
-        {**ROUND_ROBIN, "threads": 2},
-        {**ROUND_ROBIN, "threads": 2},
+        {**THEIR_ROUND_ROBIN, "threads": 2},
+        {**OUR_ROUND_ROBIN, "num_streams": 2},
         id="0.8.2.2 roundrobin threads",
     ),
 ]

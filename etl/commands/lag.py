@@ -498,7 +498,7 @@ def _removals(services: LiveServices, table: Table | None) -> tuple[ForeignCommi
     """Return the permitted commits of others that removed rows, noted by a run or not yet."""
     removals = list(services.ledger.read_loaded_intervals().removals)
     for commit in table.foreign if table else ():
-        if commit.why == REMOVED_ROWS and commit not in removals:
+        if commit.why == REMOVED_ROWS and commit.as_noted not in removals:
             removals.append(commit)
     return tuple(removals)
 

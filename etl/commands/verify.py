@@ -503,14 +503,13 @@ def _removals(
     log = open_log(rust_path(settings.path))
     inherited = ledger.newest.predecessor_numbers if ledger.newest else {}
     logged = removals_since(log, table.version, after, services.app_id, topics.__contains__)
-    # The ledger does not note which pipeline made a commit.
-    commits = {replace(commit, by=None, unread=None): commit for commit in (*noted, *logged)}
+    commits = {commit.as_noted: commit for commit in (*noted, *logged)}
     found = sorted(commits.values(), key=lambda commit: commit.delta_version)
     accepted = accepted_version(ledger.acknowledged, table)
     allowed = set()
     for commit in found:
         is_accepted = accepted is not None and commit.delta_version <= accepted
-        is_noted = replace(commit, by=None, unread=None) in noted
+        is_noted = commit.as_noted in noted
         by = commit.by or commit.unread
         is_inherited = by is not None and by.number <= inherited.get(by.app_id, -1)
         is_permitted = is_accepted or is_inherited or is_let_pass(commit, settings.on_rows_removed)

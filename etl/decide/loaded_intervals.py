@@ -23,7 +23,15 @@ from types import MappingProxyType
 from etl.decide.run_requests import TimeInterval, is_reached, run_key_to_record, with_key
 from etl.errors import LedgersDisagree
 from etl.model.partitions import TopicPartition, in_order, select_keys
-from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, ReadByOthers
+from etl.model.plans import (
+    CommitResult,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    RangeResult,
+    ReadByOthers,
+    sum_of_known,
+)
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 
 
@@ -85,7 +93,7 @@ class Remaining:
         Its rows are None if unknown.
         """
         merged = (*self.crossing, *came)
-        rows = _sum_of_counts([interval.rows for interval in merged])
+        rows = sum_of_known([interval.rows for interval in merged])
         if rows is not None:
             if span.replaced_rows is None or self.known_inside is None:
                 rows = None
@@ -124,17 +132,7 @@ def subtract_span(
                 outside.append(Interval(low, high, high - low, incarnation=interval.incarnation))
         else:
             crossing.append(interval)
-    return Remaining(tuple(outside), tuple(crossing), _sum_of_counts(counts_inside))
-
-
-def _sum_of_counts(counts: Iterable[int | None]) -> int | None:
-    """Return the sum of counts of rows; None if one of them is unknown."""
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total
+    return Remaining(tuple(outside), tuple(crossing), sum_of_known(counts_inside))
 
 
 def replace_span(
@@ -504,7 +502,7 @@ def _at_most(intervals: list[Interval], most: int) -> list[Interval]:
 
 def _merged(intervals: Sequence[Interval]) -> Interval:
     """Return one interval instead of these, which are sorted and of one incarnation."""
-    rows = _sum_of_counts([interval.rows for interval in intervals])
+    rows = sum_of_known([interval.rows for interval in intervals])
     first = intervals[0]
     last = intervals[-1]
     whole = Interval(first.from_offset, last.until_offset, rows, incarnation=first.incarnation)

@@ -33,6 +33,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MASTER = re.compile(
     r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|\w+://.+"
 )
+_WRITE_SIZE = "Write a whole number and k, m or g without a blank, for example 4g"
 
 
 def invalid_settings(settings: Mapping[str, str]) -> Iterator[SettingsError]:
@@ -43,7 +44,7 @@ def invalid_settings(settings: Mapping[str, str]) -> Iterator[SettingsError]:
         yield SettingsError(
             f"The JVM cannot have {memory!r} of memory",
             key=DRIVER_MEMORY,
-            action="Write a whole number and k, m or g without a blank, for example 4g",
+            action=_WRITE_SIZE,
         )
     elif found is not None and int(found[1]) * _UNITS[found[2].lower()] < LEAST_DRIVER_BYTES:
         yield SettingsError(
@@ -57,7 +58,7 @@ def invalid_settings(settings: Mapping[str, str]) -> Iterator[SettingsError]:
             yield SettingsError(
                 f"Spark cannot read the size {size!r}",
                 key=key,
-                action="Write a whole number and k, m or g without a blank, for example 4g",
+                action=_WRITE_SIZE,
             )
     master = settings.get(MASTER, "")
     if master and not _MASTER.fullmatch(master):
@@ -143,7 +144,7 @@ def _cause_in(text: str) -> str | None:
 
 
 def _key_in(text: str, settings: Mapping[str, str]) -> str | None:
-    """Return the setting whose name, or else whose value, is in the text."""
+    """Return the setting that the text names; if it names none, the one whose value it has."""
     if "Master must either" in text or "Could not parse Master URL" in text:
         return MASTER
     for key in sorted(settings, key=len, reverse=True):

@@ -886,12 +886,12 @@ class CommitResult:
         """Return the rows that the plan wrote; None if they could not be counted."""
         if self.written is not None:
             return self.written
-        return _sum_of_known([result.rows for result in self.results])
+        return sum_of_known([result.rows for result in self.results])
 
     @property
     def records_read(self) -> int | None:
         """Return the records that were read; None if unknown."""
-        return _sum_of_known([result.records_read for result in self.results])
+        return sum_of_known([result.records_read for result in self.results])
 
     def is_of(self, plan: Plan) -> bool:
         """True if this is the result of that plan: a ledger restored from a copy may hold another
@@ -905,7 +905,7 @@ class CommitResult:
         return all(result.fetched_bytes is None for result in self.results)
 
 
-def _sum_of_known(counts: Iterable[int | None]) -> int | None:
+def sum_of_known(counts: Iterable[int | None]) -> int | None:
     """Return the sum; None if a count is unknown."""
     total = 0
     for count in counts:

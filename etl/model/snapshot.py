@@ -95,6 +95,11 @@ class ForeignCommit:
     unread: Predecessor | None = None
     """If the commit is another pipeline's and its plan cannot be read: the same."""
 
+    @property
+    def as_noted(self) -> ForeignCommit:
+        """The commit as the ledger keeps it: without the pipeline that made it."""
+        return replace(self, by=None, unread=None)
+
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:

@@ -283,8 +283,8 @@ def transformed(
     """Apply the function to each batch, with columns as `ArrowTransform.stored`.
 
     Batches without rows are left out. `on_left_out` is called with a batch of which the function
-    left out records, and their number, before its rows are yielded. Raises SettingsError for the function's errors and for rows
-    that the table or `verify` cannot use.
+    left out records, and their number, before its rows are yielded. Raises SettingsError for the
+    function's errors and for rows that the table or `verify` cannot use.
     """
     function = load_function(transform.name, _KEY, transform.folder)
     schema = arrow_schema(physical=transform.physical)

@@ -239,6 +239,12 @@ def test_partitions_are_refused_one_by_one(broker: FakeBroker, consumer: SimpleC
         OTHER: "UNKNOWN_TOPIC_OR_PARTITION",
     }
     assert consumer.fetch_offsets("g", [DEMO, OTHER])[DEMO].offset == 42
+    broker.world.untold_logs["demo", 1] = 3
+    found = consumer.fetch_each("g", [DEMO, OTHER])
+    unknown = found[OTHER].refusal
+    assert (found[DEMO].offset, unknown and unknown.name) == (42, "UNKNOWN_TOPIC_OR_PARTITION")
+    with pytest.raises(TopicMissing, match="return an offset of group g: UNKNOWN_TOPIC"):
+        consumer.fetch_offsets("g", [DEMO, OTHER])
     broker.world.refused_logs["demo", 0] = 12
     with pytest.raises(
         SettingsError, match=r"\(and 1 of 2 more were rejected\): OFFSET_METADATA_TOO_LARGE"

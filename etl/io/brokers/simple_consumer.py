@@ -464,12 +464,43 @@ class GroupOffsets(BrokerRequests):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return next offsets and their metadata, from the group coordinator.
+        """Return next offsets and their metadata as `fetch_each`. Raises the first partition's error.
+
+        A broker of 0.8.2 does not know the topics of a moment ago: its error for them is no proof
+        that nothing is committed.
+        """
+        found = self.fetch_each(
+            group,
+            partitions,
+            generation=generation,
+            member_id=member_id,
+            require_stable=require_stable,
+            topic_ids=topic_ids,
+            in_zookeeper=in_zookeeper,
+        )
+        for partition, committed in sorted(found.items()):
+            if committed.refusal:
+                raise committed.refusal.error(
+                    f"return an offset of group {group}", **partition.place, broker=self.address
+                )
+        return found
+
+    def fetch_each(
+        self,
+        group: str,
+        partitions: Collection[TopicPartition],
+        *,
+        generation: int | None = None,
+        member_id: str = "",
+        require_stable: bool = False,
+        topic_ids: Mapping[str, str] | None = None,
+        in_zookeeper: bool = False,
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return next offsets and their metadata, from the group coordinator, or each one's error.
 
         `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
         transaction (from 2.5 on). A coordinator that moved or is loading is requested again; both
-        until `request_timeout_s`. Raises the first partition's error, and MembershipLost;
-        ValueError for a negative generation.
+        until `request_timeout_s`. Raises MembershipLost, and ValueError for a negative generation.
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)
@@ -493,11 +524,6 @@ class GroupOffsets(BrokerRequests):
             if member and found.refusal.meaning in _FENCED:
                 raise self._membership_lost(group, found.refusal)
             raise found.refusal.error(f"return the offsets of group {group}", broker=self.address)
-        for partition, committed in sorted(found.offsets.items()):
-            if committed.refusal:
-                raise committed.refusal.error(
-                    f"return an offset of group {group}", **partition.place, broker=self.address
-                )
         return dict(found.offsets)
 
     def _reject_unsettled(

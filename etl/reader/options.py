@@ -52,6 +52,7 @@ _PHYSICAL_OFFSETS_FORM = (
     '{"clicks": {"1-0": 36, "1-1": -2}}, -2 for the first offset and -1 for the end'
 )
 _TIMES_FORM = '{"clicks": {"0": 1700000000000}}, milliseconds since 1970'
+_TIME_FORM = "1700000000000, milliseconds since 1970"
 _LATEST = -1
 _EARLIEST = -2
 """The end and the start of a partition in Spark's JSON."""
@@ -89,8 +90,9 @@ def parse_partitions(text: str, *, physical: bool) -> tuple[TopicPartition, ...]
 
 def parse_offsets(text: str, name: str, *, physical: bool) -> dict[TopicPartition, Bound]:
     """Parse a bound by offset for each partition. Raises SettingsError."""
-    form = _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM
-    return _by_partition(text, name, form, _bound, physical)
+    by_partition = _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM
+    end = LogEnd.EARLIEST if name.startswith("starting") else LogEnd.LATEST
+    return _by_partition(text, name, f"{end.value}, or {by_partition}", _bound, physical)
 
 
 def parse_times(text: str, name: str) -> dict[TopicPartition, Bound]:
@@ -189,7 +191,12 @@ def parse_number(value: object, name: str) -> int:
     text = str(value).strip()
     if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII) or not least <= int(text) <= _GREATEST:
         kind = "offset" if is_offset else "time in milliseconds since 1970"
-        form = _OFFSETS_FORM if is_offset else _TIMES_FORM
+        if is_offset:
+            form = _OFFSETS_FORM
+        elif name.endswith("ByTimestamp"):
+            form = _TIMES_FORM
+        else:
+            form = _TIME_FORM
         raise SettingsError(
             f"{text[:30]!r} is no {kind}",
             option=name,
@@ -215,19 +222,17 @@ def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> 
     """
     try:
         return build(json.loads(text, object_pairs_hook=_unique_names))
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise SettingsError(
-            f"The option cannot be parsed: {error!r}"[:200],
-            option=option,
-            action=f"Write it in the form {form}",
-        ) from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        message = f"{text[:60]!r} is not JSON: {error}"
+        failure: Exception = error
+    except (ValueError, OverflowError) as error:
+        message = f"{text[:60]!r} has an invalid value: {error}"
+        failure = error
+    except (TypeError, KeyError, AttributeError) as error:
+        # `build` reads it as the expected form, and found another type or no such member
+        message = f"{text[:60]!r} is JSON of another form"
+        failure = error
+    raise SettingsError(message, option=option, action=f"Write it in the form {form}") from failure
 
 
 SIZES: Mapping[str, int] = {
@@ -386,6 +391,10 @@ _INSTEAD = (
 """Security options of Java's consumer, and the option to use for each."""
 
 
+_OF_CATALOG = "option."
+"""Of a table (`CREATE TABLE ... USING`) Spark repeats each option with this prefix."""
+
+
 def by_lower_case(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options with their names in lower case, without those that have no effect.
 
@@ -394,7 +403,7 @@ def by_lower_case(given: Mapping[str, str]) -> dict[str, str]:
     ignored = {name.lower() for name in WITHOUT_EFFECT}
     options: dict[str, str] = {}
     for option, value in sorted(given.items()):
-        name = option.lower()
+        name = option.lower().removeprefix(_OF_CATALOG)
         if name in ignored:
             continue
         if name not in SPELLED:

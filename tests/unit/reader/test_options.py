@@ -151,6 +151,9 @@ def test_a_repeated_name_is_ambiguous(options: dict[str, str], named: str) -> No
         ({"subscribe": " , "}, "No topic is named"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "username is missing.*option sasl_\\*"),
         ({"subscribe": None, "assign": "[1]"}, "clicks"),
+        ({"startingTimestamp": "abc"}, "in the form 1700000000000, milliseconds"),
+        ({STARTING: "[1]"}, "'\\[1\\]' is JSON of another form.*form earliest, or {"),
+        ({ENDING: "last"}, "'last' is not JSON.*form latest, or {"),
         ({STARTING: "latest"}, "startingOffsets cannot be latest"),
         ({STARTING: '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
         ({ENDING: '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
@@ -208,6 +211,7 @@ def test_case_blanks_and_tuning_options_do_not_count() -> None:
         "Subscribe": "clicks",
         "kafka.Isolation.Level": "READ_UNCOMMITTED",
         "kafka.security.protocol": "plaintext",
+        "option.subscribe": "clicks",
         **dict.fromkeys(WITHOUT_EFFECT, "1"),
     }
     assert parse_options(lower) == parse_options(mixed)

@@ -384,7 +384,7 @@ _TABLE = (
     BrokerRefusal(
         81,
         "GROUP_MAX_SIZE_REACHED",
-        True,
+        False,
         Owned,
         "Check group.max.size of the broker, and how many members the group has",
     ),

@@ -109,7 +109,6 @@ PASSING = [
     ),
     *((CLASSIC, api, code) for api in (JOIN, SYNC) for code in (22, 25, 27)),
     *((CONSUMERS, CONSUMER, code) for code in (25, 110, 111, 113)),
-    (CLASSIC, JOIN, 81),
     *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
 ]
 

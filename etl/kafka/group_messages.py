@@ -61,13 +61,17 @@ _CHECK = "Check which clients are members of the group"
 
 
 def render_subscription(subscription: Subscription) -> bytes:
-    """Encode a subscription; in version 0, which every client reads, without owned partitions."""
+    """Encode a subscription; in version 0, which every client reads, without owned partitions.
+
+    A cooperative member has the field from its first join on, empty then (KIP-429): librdkafka
+    crashes when the subscriptions of such a group lack it.
+    """
     version = 0
-    if subscription.owned or subscription.generation is not None:
+    if subscription.owned is not None:
         version = _WITH_OWNED
     kind = ConsumerProtocolSubscription.TopicPartition
     owned = []
-    for topic, numbers in numbers_by_topic(subscription.owned).items():
+    for topic, numbers in numbers_by_topic(subscription.owned or ()).items():
         owned.append(kind(topic=topic, partitions=numbers))
     encoded = ConsumerProtocolSubscription(
         version=version,
@@ -80,7 +84,7 @@ def render_subscription(subscription: Subscription) -> bytes:
 
 
 def parse_subscription(content: bytes, **place: Any) -> Subscription:
-    """Parse the subscription of a member. Raises CorruptData."""
+    """Parse the subscription of a member; none is owned in version 0. Raises CorruptData."""
     found = _decoded(ConsumerProtocolSubscription, content, "A member's subscription", place)
     owned = getattr(found, "owned_partitions", None) or ()
     return Subscription(

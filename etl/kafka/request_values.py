@@ -357,10 +357,10 @@ class Subscription:
     """The topics and owned partitions of one member, as sent to the leader."""
 
     topics: tuple[str, ...]
-    owned: frozenset[TopicPartition] = frozenset()
-    """Partitions that it reads until they are revoked (KIP-429).
+    owned: frozenset[TopicPartition] | None = None
+    """Partitions that it reads until they are revoked (KIP-429); None: the field is missing.
 
-    Empty with strategies that release all partitions in each rebalance.
+    Strategies that release all partitions in each rebalance do without it.
     """
     generation: int | None = None
     """The generation of the owned partitions."""

@@ -72,9 +72,9 @@ class Kind:
 
 
 def _by_librdkafka(kind: Kind) -> Kind:
-    theirs = (
-        {"partition.assignment.strategy": "range"} if "assignment_strategy" in kind.join else {}
-    )
+    theirs = {}
+    if "assignment_strategy" in kind.join:
+        theirs["partition.assignment.strategy"] = kind.join["assignment_strategy"]
     name = f"{kind.version} librdkafka {kind.name.partition(' ')[2]}"
     return Kind(name, kind.version, kind.join, {**kind.settings, **theirs}, by_librdkafka=True)
 
@@ -105,5 +105,6 @@ BY_JAVA = (
     CONSUMER_PROTOCOL,
 )
 """Kafka's own consumers, in the group's coordinator."""
-BY_LIBRDKAFKA = tuple(map(_by_librdkafka, BY_JAVA[2:]))
+_COOPERATIVE = _classic("3.9.1", "cooperative-sticky", "CooperativeStickyAssignor")
+BY_LIBRDKAFKA = tuple(map(_by_librdkafka, (*BY_JAVA[2:], _COOPERATIVE)))
 """confluent-kafka's consumers there."""

@@ -11,20 +11,28 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from etl import Consumer
+from etl import Group as StreamsGroup
 from etl.model.partitions import GroupProtocol
 from etl.testkit.server_process import wait_until
 from tests.brokers.groups import WITHIN_S, Group, with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, KafkaStage, begin
+from tests.fakes.group_readers import GroupReader
 from tests.groups.answers import RELEASES
+from tests.groups.librdkafka import LibrdkafkaConsumers
 
 CLASSIC, CONSUMERS = GroupProtocol.CLASSIC, GroupProtocol.CONSUMER
 ROUNDS = 20
 _WITH_STATIC = (2, 3)
+_WITH_COOPERATIVE = (2, 4)
+_QUICK = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -96,6 +104,56 @@ def alone(group: Group, tmp_path: Path, instance_id: str = "") -> Iterator[Alone
     finally:
         process.process.kill()
         process.process.wait()
+
+
+@pytest.mark.parametrize("is_leader", [True, False], ids=["as leader", "as follower"])
+def test_beside_cooperative_consumers_of_librdkafka_each_record_is_read_by_one(
+    stage: KafkaStage, is_leader: bool
+) -> None:
+    """KIP-429: librdkafka crashes where a member's subscription lacks the owned partitions."""
+    if stage.release < _WITH_COOPERATIVE:
+        pytest.skip("cooperative rebalances are of 2.4 on")
+    strategy, topic, name = "cooperative-sticky", stage.new_topic(), f"librdkafka-{is_leader}"
+    bootstrap = stage.cluster.bootstrap
+    theirs = LibrdkafkaConsumers(
+        bootstrap, name, topic, {"partition.assignment.strategy": strategy, **_QUICK}
+    )
+
+    def send() -> None:
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for number in range(200):
+            producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
+        producer.flush()
+
+    with contextlib.ExitStack() as ending:
+
+        def ours() -> GroupReader:
+            group = StreamsGroup(name, assignment_strategy=strategy, session_timeout_s=6)
+            reader = GroupReader(
+                Consumer(bootstrap, group=group, auto_offset_reset="earliest"), [topic]
+            )
+            ending.callback(reader.end)
+            return reader
+
+        readers = [ours()] if is_leader else []
+        assert not readers or readers[0].owns(PARTITIONS)
+        theirs.enter("a")
+        assert wait_until(lambda: "a" in theirs.owned(), WITHIN_S)
+        readers += [] if is_leader else [ours()]
+        read = []
+        for _ in range(5):
+            send()
+            assert readers[0].owns(PARTITIONS // 2)
+            theirs.enter("b")
+            assert wait_until(lambda: len(theirs.owned()) == 2, WITHIN_S)
+            read += theirs.exit("b")
+        assert wait_until(
+            lambda: len(readers[0].read) + len(read) + theirs.count("a") >= 1000, WITHIN_S
+        )
+        read += theirs.exit("a")
+    union = Counter((each.partition, each.offset) for each in read)
+    union.update((partition.partition, offset) for partition, offset in readers[0].read)
+    assert len(union) == 1000 and max(union.values()) == 1
 
 
 @of_each

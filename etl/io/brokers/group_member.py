@@ -149,17 +149,22 @@ class ClassicProtocol:
     def _join(self) -> None:
         terms = self._terms
         is_eager = not KEEPS_LOGS.issuperset(terms.strategies)
-        if is_eager:
-            subscription = Subscription(terms.topics)
-        else:
-            subscription = Subscription(terms.topics, self._owned, self._generation)
+        subscriptions = {}
+        for strategy in terms.strategies:
+            if strategy not in KEEPS_LOGS:
+                subscriptions[strategy] = Subscription(terms.topics)
+            elif is_eager:
+                subscriptions[strategy] = Subscription(terms.topics, frozenset())
+            else:
+                owned = Subscription(terms.topics, self._owned, self._generation)
+                subscriptions[strategy] = owned
         request = JoinRequest(
             terms.group,
             self.member_id,
             terms.instance_id,
             round(terms.session_timeout_s * 1000),
             round(terms.rebalance_timeout_s * 1000),
-            dict.fromkeys(terms.strategies, subscription),
+            subscriptions,
         )
         joined = self._connection.ask(
             lambda protocol: protocol.groups.join_group(request),
@@ -246,7 +251,7 @@ class ClassicProtocol:
                     each.member_id,
                     frozenset(subscription.topics),
                     each.instance_id,
-                    subscription.owned,
+                    subscription.owned or frozenset(),
                     subscription.generation,
                 )
             )

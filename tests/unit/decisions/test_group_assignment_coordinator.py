@@ -41,7 +41,7 @@ ROWS: list[tuple[int, Reaction, type[EtlError]]] = [
     (35, LOST, SettingsError),
     (69, LOST, SettingsError),
     (79, Reaction(Next.JOIN_AGAIN), BrokerError),
-    (81, AGAIN, Owned),
+    (81, LOST, Owned),
     (82, LOST, MembershipLost),
     (110, Reaction(Next.JOIN_AGAIN, is_lost=True), BrokerError),
     (111, AGAIN, Owned),

@@ -725,6 +725,8 @@ class TailedGroup(RebalanceListener):
                         self.ended = Ended.COUNT
                         return
                 self._idle_since = time.monotonic()
+            if self._consumer.is_rebalancing:
+                self._idle_since = time.monotonic()
             if timeout_s is not None and time.monotonic() - self._idle_since >= timeout_s:
                 self.ended = Ended.TIME_OUT
             if time.monotonic() - committed_at >= _COMMIT_EVERY_S:

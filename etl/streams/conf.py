@@ -5,6 +5,7 @@ Immutable values, no I/O; and the listener of rebalances.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,8 +74,8 @@ class Group:
     max_poll_interval_s: float = 300.0
     """A consumer that is not polled for so long leaves, too, and joins with its next poll."""
     topics_max_age_s: float = 30.0
-    """With a coordinator: interval at which a pattern is compared with existing topics. ZooKeeper
-    reports new ones itself.
+    """With a coordinator: interval at which new topics and partitions are looked for. ZooKeeper
+    reports them itself.
     """
     auto_commit_s: float | None = None
     """Interval at which polls commit the records that earlier polls returned; each rebalance and
@@ -202,14 +203,20 @@ class RebalanceListener:
 
 
 def by_filter(
-    text: str, kind: FilterKind = FilterKind.WHITE_LIST, *, threads: int = 1
+    text: str,
+    kind: FilterKind = FilterKind.WHITE_LIST,
+    *,
+    threads: int = 1,
+    in_zookeeper: bool,
 ) -> Subscription:
     """Return the subscription to topics that match a Java regular expression, or to all others.
 
-    A topic matches as a whole. Raises SettingsError for an unsupported expression.
+    A topic matches as a whole. Only consumers in ZooKeeper clean a pattern: a comma means `|`.
+    Raises SettingsError for an unsupported expression.
     """
+    pattern = cleaned(text) if in_zookeeper else text
     try:
-        return Subscription(filter=TopicFilter(kind, cleaned(text)), threads_each=threads)
+        return Subscription(filter=TopicFilter(kind, pattern), threads_each=threads)
     except NotTranslated as error:
         raise SettingsError(
             f"The pattern {text!r} is not supported: {error}",
@@ -217,14 +224,23 @@ def by_filter(
         ) from error
 
 
-def by_names(topics: Mapping[str, int]) -> Subscription:
+_TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+
+def by_names(topics: Mapping[str, int], *, physical: bool) -> Subscription:
     """Return the subscription to these topics, each with its number of threads.
 
-    Raises SettingsError for no topics, and for fewer threads than one.
+    Raises SettingsError for no topics, for fewer threads than one, and for a name that no topic of
+    Kafka can have; `physical`: brokers of Jafka and Kafka 0.7 allow others.
     """
     if not topics:
         raise SettingsError("No topics to subscribe to", action="Pass topic names, or a pattern")
     for topic, count in topics.items():
+        if not physical and not _TOPIC_NAME.fullmatch(topic):
+            raise SettingsError(
+                f"{topic!r} is not a valid name of a topic",
+                action="Use letters, digits, dots, underscores and hyphens, 249 at most",
+            )
         if type(count) is not int or count < 1:
             raise SettingsError(
                 f"{count!r} is not a valid number of streams",

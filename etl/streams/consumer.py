@@ -16,10 +16,16 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self
 
-from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
+from etl.errors import (
+    ConsumerInUse,
+    EtlError,
+    NotAssigned,
+    SettingsError,
+)
 from etl.io.brokers.cluster_requests import Cluster
 from etl.model.partitions import BrokerFamily, Isolation, OffsetsStorage, TopicPartition
 from etl.settings.choices import FETCH_MAX_BYTES, MAX_BATCH_BYTES, MIB, TIMEOUT_S, StartAt
+from etl.streams.background import Lane, Results
 from etl.streams.conf import (
     ConsumerConfig,
     Group,
@@ -72,8 +78,6 @@ class SingleThreadGuard:
         finally:
             self._lock.release()
 
-
-_TEND_INTERVAL_S = 0.2
 
 Log = TopicPartition | tuple[str, int] | tuple[str, int, int | None]
 """A partition: topic and number; on Jafka and Kafka 0.7 also the broker's id."""
@@ -154,8 +158,12 @@ class Consumer:
     @classmethod
     def on(cls, cluster: Cluster, conf: ConsumerConfig) -> Self:
         """Return a consumer without a group on an open cluster, which it does not close."""
+        results = Results()
+        requests = Lane("requests", results)
+        until = ExitStack()
+        until.callback(requests.close, lambda: None)
         consumer = cls.__new__(cls)
-        consumer._begin(ConsumerResources(cluster), conf, ExitStack(), None, None)
+        consumer._begin(ConsumerResources(cluster, requests, results), conf, until, None, None)
         return consumer
 
     def _begin(
@@ -170,11 +178,17 @@ class Consumer:
         self._guard = SingleThreadGuard()
         self._exclusive = self._guard.exclusive
         self._cluster = resources.cluster
+        self._requests = resources.requests
         self._offset_store = resources.offset_store
         self._isolation = options.isolation
-        self._fetches = Fetches(resources.cluster, options, conf.generation)
+        self._is_physical = conf.is_physical
+        self._request_timeout_s = options.timeout_s
+        self._fetches = Fetches(
+            resources.cluster, options, conf.generation, resources.requests, resources.results
+        )
         self._positions = Positions(
             resources.cluster,
+            resources.requests,
             resources.offset_store,
             conf.begins,
             options,
@@ -183,7 +197,7 @@ class Consumer:
         )
         self._group = GroupSubscription(resources, self._positions)
         until.callback(self._fetches.close)
-        until.callback(self._group.unsubscribe)
+        until.callback(self._group.close)
         self._until = until.pop_all()
 
     def __enter__(self) -> Self:
@@ -220,7 +234,7 @@ class Consumer:
         Empty if there is no such topic.
         """
         with self._exclusive():
-            leaders = self._cluster.describe([topic]).leaders
+            leaders = self._requests.call(lambda: self._cluster.describe([topic])).leaders
             return tuple(sorted(partition for partition in leaders if partition.topic == topic))
 
     def assign(self, partitions: Iterable[Log]) -> None:
@@ -249,8 +263,8 @@ class Consumer:
         They are of these topics, or of all that match a Java pattern as a whole, later ones
         included. A second call replaces the first.
 
-        A poll during a rebalance takes as long as that, `Group.join_timeout_s` at most; `listener`
-        is called at changes. Raises SettingsError without a group, and while partitions are
+        Polls return nothing during a rebalance, and raise Owned after `Group.join_timeout_s` of it;
+        `listener` is called at changes, by polls. Raises SettingsError without a group, and while partitions are
         assigned by hand.
         """
         if (pattern is None) is not bool(topics) or isinstance(topics, str):
@@ -259,9 +273,9 @@ class Consumer:
                 action="Call subscribe([name, ...]), or subscribe(pattern=...)",
             )
         if pattern is None:
-            subscription = by_names(dict.fromkeys(topics, 1))
+            subscription = by_names(dict.fromkeys(topics, 1), physical=self._is_physical)
         else:
-            subscription = by_filter(pattern)
+            subscription = by_filter(pattern, in_zookeeper=self._group.is_in_zookeeper)
         with self._exclusive(nests=False):
             self._group.subscribe(subscription, listener)
 
@@ -276,21 +290,28 @@ class Consumer:
         """The assigned partitions."""
         return frozenset(self._positions.scheduler.assigned)
 
+    @property
+    def is_rebalancing(self) -> bool:
+        """True while the consumer joins its group, or the group rebalances: polls return nothing."""
+        return self._group.is_rebalancing
+
     def poll(
         self, timeout_s: float = 0.0, max_records: int = 500
     ) -> dict[TopicPartition, list[Record]]:
         """Return up to `max_records` records by partition, each in its order.
 
-        Empty if no record came in time. The next fetches are sent before records are returned, so
-        brokers work while the program does. Raises:
+        Empty if no record came in time: the next poll continues what this one began. So it takes no
+        longer than `timeout_s`, and what a listener needs. The next fetches are sent before records
+        are returned, so brokers work while the program does. Raises:
 
             NotAssigned          nothing is assigned, and the consumer is not subscribed
             CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...
                                  the records of a partition cannot be read: in its turn, when no
                                  other record is returned, and again until a seek
-            BrokerUnreachable    a partition was unreachable for `timeout_s`, and no other one has
-                                 records
-            NeedsDecision        a partition has no committed offset, and `start` is None
+            BrokerUnreachable, TopicMissing
+                                 a partition was unreachable or missing for `request_timeout_s`,
+                                 and no other one has records
+            NeedsDecision        a partition has no committed offset, and `auto_offset_reset` is None
             and, as a member, as `run.service_interfaces.Member.join`
         """
         with self._exclusive(nests=False):
@@ -299,26 +320,32 @@ class Consumer:
             positions = self._positions
             while True:
                 with positions.all_or_nothing():
-                    self._group.tend()
+                    is_settled = self._group.tend()
                     if not (positions.scheduler.assigned or self._group.is_subscribed):
                         raise NotAssigned(
                             "No partition is assigned to this consumer",
                             action="Call assign() or subscribe()",
                         )
-                    positions.initialize()
-                    positions.add_fetched(self._fetches.end(wait_until))
-                    found = positions.take(max_records)
-                    try:
-                        self._fetches.begin(positions.to_fetch())
-                    except EtlError:  # these records are returned first; the next poll raises it
-                        if not found:
-                            raise
-                    positions.advance(found)
-                if not found:
+                    found = self._step(wait_until, max_records if is_settled else 0)
+                if is_settled and not found:
                     positions.reject_unreachable()
                 if found or time.monotonic() >= deadline:
                     return found
-                wait_until = min(deadline, time.monotonic() + _TEND_INTERVAL_S)
+                wait_until = deadline
+
+    def _step(self, wait_until: float, max_records: int) -> dict[TopicPartition, list[Record]]:
+        """Take what requests found, and send the next ones; waits for a result at most once."""
+        positions = self._positions
+        positions.initialize()
+        positions.add_fetched(self._fetches.end(wait_until))
+        found = positions.take(max_records)
+        try:
+            self._fetches.begin(positions.to_request())
+        except EtlError:  # these records are returned first; the next poll raises it
+            if not found:
+                raise
+        positions.advance(found)
+        return found
 
     def pause(self, partitions: Collection[Log]) -> None:
         """Fetch and return no records of these partitions until they are resumed.
@@ -341,9 +368,21 @@ class Consumer:
     # Positions
 
     def position(self, partition: Log) -> int:
-        """Return the next offset of `poll`. Raises NotAssigned."""
+        """Return the next offset of `poll`.
+
+        Raises NotAssigned; BrokerUnreachable or TopicMissing if there is none within
+        `request_timeout_s`.
+        """
+        topic_partition = TopicPartition(*partition)
         with self._exclusive():
-            return self._positions.position(TopicPartition(*partition))
+            positions = self._positions
+            deadline = time.monotonic() + self._request_timeout_s
+            while not positions.has_position(topic_partition):
+                self._step(deadline, 0)
+                positions.reject_unreachable(topic_partition)
+                if time.monotonic() >= deadline:
+                    raise positions.failure(topic_partition)
+            return positions.next_offsets[topic_partition]
 
     def seek(self, partition: Log, offset: int) -> None:
         """Continue at this offset. Raises NotAssigned, and ValueError for an invalid offset.
@@ -377,14 +416,21 @@ class Consumer:
             times = {TopicPartition(*partition): time_ms for partition, time_ms in times_ms.items()}
             if not times:
                 return {}
-            return self._cluster.first_at(times, isolation=self._isolation)
+
+            def request() -> dict[TopicPartition, int | None]:
+                self._positions.reject_missing(times)
+                return self._cluster.first_at(times, isolation=self._isolation)
+
+            return self._requests.call(request)
 
     # Committed offsets
 
     def committed(self, partitions: Collection[Log]) -> dict[TopicPartition, int]:
         """Return the committed offset of each partition that has one. They need not be assigned."""
         with self._exclusive():
-            return self._required_store().committed(_partitions(partitions))
+            store = self._required_store()
+            wanted = _partitions(partitions)
+            return self._requests.call(lambda: store.committed(wanted))
 
     def commit(self, offsets: Mapping[Log, int] | None = None) -> None:
         """Commit next offsets for the group.

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
 from etl.ledger.topic_filters import FilterKind
-from etl.model.partitions import TopicPartition
+from etl.model.partitions import Membership, TopicPartition
 from etl.reader.cursor import RangeProgress
 from etl.settings.choices import MIB
 from etl.streams.conf import ConsumerConfig, RebalanceListener, Subscription, by_filter, by_names
@@ -157,7 +157,7 @@ class StreamPositions(Positions):
             for partition in self._queues.keys() & set(partitions):
                 self._queues[partition].drop(partition)
 
-    def to_fetch(self) -> list[RangeProgress]:
+    def _to_fetch(self) -> list[RangeProgress]:
         """Return the partitions that have room in their stream's queue."""
         found = []
         with self._changed:
@@ -322,17 +322,19 @@ class FetcherThread:
 
     def _step(self) -> None:
         try:
-            self._group.tend()
+            is_settled = self._group.tend()
         finally:  # waiting threads get an answer even if the rebalance fails
             with self._changed:
                 commits = self._commits
                 self._commits = []
             for commit in commits:
                 commit()
-        self.positions.initialize()
+        if is_settled:
+            self.positions.initialize()
         self.positions.add_fetched(self._fetches.end(time.monotonic() + _SLICE_S))
-        self._fetches.begin(self.positions.to_fetch())
-        self.positions.reject_unreachable()
+        if is_settled:
+            self._fetches.begin(self.positions.to_request())
+            self.positions.reject_unreachable()
 
 
 class ConsumerTimeout(Exception):
@@ -469,7 +471,8 @@ class ConsumerConnector:
         listener: RebalanceListener | None = None,
     ) -> None:
         """Raises SettingsError."""
-        if conf.checked() is None:
+        group = conf.checked()
+        if group is None:
             raise SettingsError(
                 "Streams read what a group assigns to a member, and the conf has no group",
                 key="group",
@@ -481,6 +484,7 @@ class ConsumerConnector:
                 action="Pass 1 or more for queue_records and queue_bytes",
             )
         self._conf = conf
+        self._is_in_zookeeper = group.membership is Membership.ZOOKEEPER
         self._listener = listener
         self._queue_records = queue_records
         self._queue_bytes = queue_bytes
@@ -514,7 +518,7 @@ class ConsumerConnector:
         `timeout_s` of each `next`: see `MessageStream`. Raises SettingsError, also if streams were
         made before; BrokerUnreachable or ZooKeeperUnreachable.
         """
-        subscription = by_names(topics)
+        subscription = by_names(topics, physical=self._conf.is_physical)
         by_topic: dict[str, list[MessageStream]] = {}
         streams: list[MessageStream] = []
         for topic, count in topics.items():
@@ -544,7 +548,9 @@ class ConsumerConnector:
             raise SettingsError(
                 f"{streams!r} is not a valid number of streams", action="Pass 1 or more"
             )
-        subscription = by_filter(pattern, FilterKind(kind), threads=streams)
+        subscription = by_filter(
+            pattern, FilterKind(kind), threads=streams, in_zookeeper=self._is_in_zookeeper
+        )
         made = [self._stream(None, number, timeout_s) for number in range(streams)]
         self._start(subscription, made, key_decoder, value_decoder)
         return made
@@ -590,10 +596,13 @@ class ConsumerConnector:
         with ExitStack() as until:
             resources = open_cluster(conf, until)
             options = conf.fetch_options
-            fetches = Fetches(resources.cluster, options, conf.generation)
+            fetches = Fetches(
+                resources.cluster, options, conf.generation, resources.requests, resources.results
+            )
             until.callback(fetches.close)
             positions = StreamPositions(
                 resources.cluster,
+                resources.requests,
                 resources.offset_store,
                 conf.begins,
                 options,
@@ -604,7 +613,7 @@ class ConsumerConnector:
             )
             group = GroupSubscription(resources, positions)
             queue_of = _queue_chooser(streams, group)
-            until.callback(group.unsubscribe)
+            until.callback(group.close)
             group.subscribe(subscription, self._listener)
             self._streams = list(streams)
             self._fetcher = FetcherThread(group, positions, fetches, until.pop_all(), self._changed)

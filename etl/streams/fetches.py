@@ -1,13 +1,17 @@
-"""Which fetches are in flight, and what did each return?
+"""Which requests to leaders are in flight, and what did each return?
 
-At most one fetch per leader, sent before any response is awaited. A completed fetch gives for each
-partition records, an error, or a retry.
+At most one request per leader, in a lane of its own. A leader is first requested for the starts of
+partitions without a position, then for records. A completed fetch gives for each partition
+records, an error, or a retry.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -18,16 +22,23 @@ from etl.errors import (
     ExpiredOffsets,
     Meaning,
     RanOutBeforeUntil,
+    TopicMissing,
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.request_values import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
-from etl.model.columns import raw_columns
-from etl.model.partitions import (
-    Broker,
-    Isolation,
-    values_of,
+from etl.kafka.request_values import (
+    EARLIEST,
+    LATEST,
+    ClusterMetadata,
+    EntryLayout,
+    FetchAnswer,
+    FetchedPartition,
+    FetchTarget,
+    ListedOffset,
+    TopicMetadata,
 )
+from etl.model.columns import raw_columns
+from etl.model.partitions import Broker, Isolation, Leader, TopicPartition, values_of
 from etl.reader.cursor import RangeProgress, lose_leaders, max_response_bytes, place_of
 from etl.reader.fetch import group_by_broker
 from etl.reader.fetch_options import FetchOptions
@@ -35,13 +46,14 @@ from etl.records.batch_v2 import AbortedTransactions
 from etl.records.decode import decode, walk_entries
 from etl.records.entries import Counts, Selection
 from etl.records.kernel_cache import Tally
-from etl.settings.choices import MIB
+from etl.settings.choices import MIB, StartAt
+from etl.streams.background import Lane, Results
 
 _MIN_PARTITION_BYTES = 64 << 10
 _RETRY_S = 0.2
-_SLICE_S = 0.01
 _MIN_PAUSE_S = 0.01
 _MAX_PAUSE_S = 0.25
+_TIMES = {StartAt.EARLIEST: EARLIEST, StartAt.LATEST: LATEST}
 
 
 def bytes_per_partition(options: FetchOptions, count: int) -> int:
@@ -55,23 +67,82 @@ def bytes_per_partition(options: FetchOptions, count: int) -> int:
     return min(options.partition_max_bytes, even)
 
 
+@dataclass(eq=False)
+class StartLookup(RangeProgress):
+    """A partition without a position: its leader is requested for the start or the end."""
+
+    where: StartAt = StartAt.LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class NoLeader:
+    """Why a partition has no leader."""
+
+    error: EtlError
+    is_final: bool = False
+    """True if no retry helps."""
+
+
+Bounds = tuple[int, int] | EtlError
+"""Log start and end of a partition; or why they are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedFetch:
+    """The response of a fetch for one partition."""
+
+    progress: RangeProgress
+    fetched: FetchedPartition
+    broker: str
+    bounds: Bounds | None = None
+    """If the broker reports the offset as out of range."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStart:
+    """The offset at which a partition begins."""
+
+    progress: RangeProgress
+    offset: int
+
+
+Completed = CompletedFetch | FoundStart
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """The response to one request of a leader."""
+
+    fetched: FetchAnswer | None = None
+    bounds: dict[tuple[str, int], Bounds] = field(default_factory=dict)
+    listed: dict[TopicPartition, ListedOffset] = field(default_factory=dict)
+
+
 class _Connection:
     """The connection to one leader."""
 
-    def __init__(self, consumer: SimpleConsumer) -> None:
+    def __init__(self, consumer: SimpleConsumer, lane: Lane) -> None:
         self.consumer = consumer
+        self.lane = lane
+        self.response: Future[_Response] | None = None
+        """The request in flight; None without one."""
         self.in_flight: list[RangeProgress] = []
-        """Partitions of the fetch in flight; empty without one."""
+        """Its partitions."""
         self.sent_at = 0.0
         self.paused_until = 0.0
         self.empty_responses = 0
 
     def lose(self, failure: EtlError) -> None:
-        """Give up the fetch in flight. Its partitions are idle since it was sent."""
+        """Give up the request in flight. Its partitions are idle since it was sent.
+
+        An error that no retry helps against is due at once.
+        """
         partitions = self.in_flight
         self.in_flight = []
         for progress in partitions:
-            if progress.idle_since is None:
+            if not failure.retriable:
+                progress.idle_since = -math.inf
+            elif progress.idle_since is None:
                 progress.idle_since = self.sent_at
         lose_leaders(partitions, failure)
 
@@ -91,86 +162,83 @@ class _Connection:
             pause_s = min(_MIN_PAUSE_S * 2**doublings, _MAX_PAUSE_S)
         self.paused_until = now + pause_s
 
-
-CompletedFetch = tuple[RangeProgress, FetchedPartition, SimpleConsumer]
+    def close(self) -> None:
+        """Interrupt the request in flight and close, without waiting for a silent broker."""
+        if self.response is not None and not self.response.done():
+            self.consumer.interrupt()
+        self.lane.close(self.consumer.close)
 
 
 class Fetches:
-    """Fetches from the leaders of partitions. For one thread."""
+    """Fetches from the leaders of partitions. For one thread; requests run in lanes.
 
-    def __init__(self, cluster: Cluster, options: FetchOptions, release_name: str | None) -> None:
+    requests    the lane of all requests to `cluster`
+    results     notified when a request is done
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: FetchOptions,
+        release_name: str | None,
+        requests: Lane,
+        results: Results,
+    ) -> None:
         self._cluster = cluster
         self._options = options
         self._release_name = release_name
+        self._requests = requests
+        self._results = results
         self._connections: dict[Broker, _Connection] = {}
+        self._leaders: Future[dict[TopicPartition, Leader | NoLeader]] | None = None
+        """The lookup of leaders in flight."""
         self._leaders_found_at = 0.0
 
     def close(self) -> None:
         """Close all connections."""
-        for connection in self._connections.values():
-            connection.consumer.close()
+        connections = list(self._connections.values())
         self._connections.clear()
+        for connection in connections:
+            connection.close()
 
     def begin(self, partitions: Sequence[RangeProgress]) -> None:
-        """Send a fetch to each idle leader of these. Waits for metadata only.
+        """Send a request to each idle leader of these, without waiting.
 
         Unknown leaders are looked up; failures are kept in the partition's state. Raises NotKafka,
-        SettingsError, PermissionDenied.
+        SettingsError, PermissionDenied of that lookup.
         """
         leaderless = [progress for progress in partitions if progress.leader is None]
         self._find_leaders(leaderless)
         for broker, group in group_by_broker(partitions).items():
             connection = self._connections.get(broker) or self._connect(broker)
-            if not connection.in_flight and time.monotonic() >= connection.paused_until:
+            if connection.response is None and time.monotonic() >= connection.paused_until:
                 self._send(connection, group)
 
-    def end(self, deadline: float) -> Iterator[CompletedFetch]:
-        """Yield the fetches that are complete; if none is, wait for the first one.
+    def end(self, deadline: float) -> Iterator[Completed]:
+        """Yield what completed requests found; if none is complete, wait for a result once.
 
-        Waits until the deadline (`time.monotonic`) at most.
+        Waits until the deadline (`time.monotonic`) at most, or until `begin` may send more.
         """
-        while True:
-            waiting = []
-            for connection in self._connections.values():
-                if connection.in_flight and not self._is_given_up(connection):
-                    waiting.append(connection)
-            answered = []
-            for connection in waiting:
-                if connection.consumer.is_answered():
-                    answered.append(connection)
-            left_s = deadline - time.monotonic()
-            if answered:
-                for connection in answered:
-                    yield from self._receive(connection)
-                return
-            if left_s <= 0:
-                return
-            if len(waiting) == 1:
-                if waiting[0].consumer.is_answered(min(left_s, _RETRY_S)):
-                    continue
-                return  # the caller may be able to send other fetches now
-            time.sleep(min(left_s, _SLICE_S))
-            if not waiting:
-                return
+        if not any(map(_is_complete, self._connections.values())):
+            self._results.wait(min(deadline, self._next_begin_at()))
+        for connection in list(self._connections.values()):
+            if _is_complete(connection):
+                yield from self._receive(connection)
 
-    def _is_given_up(self, connection: _Connection) -> bool:
-        """Give up a fetch that is not answered within a request's timeout; return True if so.
+    def close_unused(self, partitions: Iterable[RangeProgress]) -> None:
+        """Close connections to brokers that lead none of these partitions."""
+        used = {progress.leader.broker for progress in partitions if progress.leader}
+        for broker in self._connections.keys() - used:
+            self._connections.pop(broker).close()
 
-        Its partitions are requested anew.
-        """
-        options = self._options
-        deadline = connection.sent_at + options.timeout_s + options.max_wait_ms / 1000
-        if time.monotonic() < deadline or connection.consumer.is_answered():
-            return False
-        connection.consumer.close()
-        connection.lose(
-            BrokerUnreachable(
-                f"The broker did not answer a fetch within {options.timeout_s:g} s",
-                broker=connection.consumer.address,
-                action="Check that the broker runs, and the network between it and this process",
-            )
-        )
-        return True
+    def _next_begin_at(self) -> float:
+        """Return when the first paused connection may be used, or leaders be looked up again."""
+        now = time.monotonic()
+        moments = [now + _RETRY_S]
+        for connection in self._connections.values():
+            if connection.response is None and connection.paused_until > now:
+                moments.append(connection.paused_until)
+        return min(moments)
 
     def _connect(self, broker: Broker) -> _Connection:
         options = self._options
@@ -182,75 +250,187 @@ class Fetches:
             max_response_bytes=options.max_batch_bytes + options.fetch_max_bytes + MIB,
             security=self._cluster.security,
         )
-        connection = _Connection(consumer)
+        connection = _Connection(consumer, Lane(f"broker {broker.id}", self._results))
         self._connections[broker] = connection
         return connection
 
     def _send(self, connection: _Connection, partitions: Sequence[RangeProgress]) -> None:
-        options = self._options
-        targets = []
-        for progress in partitions:
-            cursor = progress.cursor
-            leader_epoch = progress.leader.epoch if progress.leader else None
-            targets.append(
-                FetchTarget(progress.partition, cursor.position, cursor.max_bytes, leader_epoch)
-            )
-        try:
-            connection.consumer.begin_fetch(
-                targets,
-                isolation_level=options.isolation,
-                fetch_max_wait_ms=options.max_wait_ms,
-                max_bytes=max_response_bytes(partitions, options),
-            )
-        except BrokerUnreachable as failure:
-            lose_leaders(partitions, failure)
-            return
-        connection.in_flight = list(partitions)
-        connection.sent_at = time.monotonic()
+        """Request starts if there are any to find, else records."""
+        consumer = connection.consumer
+        lookups = [each for each in partitions if isinstance(each, StartLookup)]
+        if lookups:
+            connection.in_flight = list(lookups)
+            times = {each.partition: _TIMES[each.where] for each in lookups}
+            epochs = {each.partition: _leader_epoch(each) for each in lookups}
 
-    def _receive(self, connection: _Connection) -> Iterator[CompletedFetch]:
+            def request() -> _Response:
+                listed = consumer.list_offsets(
+                    times, isolation_level=self._options.isolation, epochs=epochs
+                )
+                return _Response(listed=listed)
+        else:
+            connection.in_flight = list(partitions)
+            targets = []
+            for each in partitions:
+                cursor = each.cursor
+                targets.append(
+                    FetchTarget(
+                        each.partition, cursor.position, cursor.max_bytes, _leader_epoch(each)
+                    )
+                )
+            max_bytes = max_response_bytes(partitions, self._options)
+
+            def request() -> _Response:
+                return self._fetch(consumer, targets, max_bytes)
+
+        connection.sent_at = time.monotonic()
+        connection.response = connection.lane.submit(request)
+
+    def _fetch(
+        self, consumer: SimpleConsumer, targets: Sequence[FetchTarget], max_bytes: int
+    ) -> _Response:
+        options = self._options
+        answer = consumer.multifetch(
+            targets,
+            isolation_level=options.isolation,
+            fetch_max_wait_ms=options.max_wait_ms,
+            max_bytes=max_bytes,
+            keeps_arrived=True,
+        )
+        partitions = {
+            (each.partition.topic, each.partition.partition): each.partition for each in targets
+        }
+        bounds: dict[tuple[str, int], Bounds] = {}
+        for fetched in answer.partitions:
+            refusal = fetched.refusal
+            if refusal and refusal.meaning in (Meaning.OUT_OF_RANGE, Meaning.UNSAID):
+                key = (fetched.topic, fetched.partition)
+                bounds[key] = _bounds(consumer, partitions[key])
+        return _Response(answer, bounds)
+
+    def _receive(self, connection: _Connection) -> Iterator[Completed]:
+        response = connection.response
         partitions = connection.in_flight
+        connection.response = None
+        if response is None:
+            return
         try:
-            response = connection.consumer.end_fetch(keeps_arrived=True)
-            if response.cut is not None:
-                for progress in partitions:
-                    progress.note_cut()
-                if not response.partitions:
-                    raise response.cut
-        except BrokerUnreachable as failure:
+            found = response.result()
+        except EtlError as failure:
             connection.lose(failure)
             return
-        finally:
-            connection.in_flight = []
-        has_records = any(len(fetched.records) for fetched in response.partitions)
+        answer = found.fetched
+        if answer is not None and answer.cut is not None:
+            for progress in partitions:
+                progress.note_cut()
+            if not answer.partitions:
+                connection.lose(answer.cut)
+                return
+        connection.in_flight = []
+        if answer is None:
+            yield from self._starts(connection, partitions, found.listed)
+            return
+        has_records = any(len(fetched.records) for fetched in answer.partitions)
         connection.note_response(has_records=has_records, max_wait_ms=self._options.max_wait_ms)
         by_name = {(each.partition.topic, each.partition.partition): each for each in partitions}
-        for fetched in response.partitions:
-            yield by_name[fetched.topic, fetched.partition], fetched, connection.consumer
+        for fetched in answer.partitions:
+            key = (fetched.topic, fetched.partition)
+            yield CompletedFetch(
+                by_name[key], fetched, connection.consumer.address, found.bounds.get(key)
+            )
+
+    def _starts(
+        self,
+        connection: _Connection,
+        partitions: Sequence[RangeProgress],
+        listed: dict[TopicPartition, ListedOffset],
+    ) -> Iterator[FoundStart]:
+        for progress in partitions:
+            found = listed[progress.partition]
+            if found.refusal is None and found.offset is not None:
+                yield FoundStart(progress, found.offset)
+                continue
+            if found.refusal is None:
+                _note_failure(progress, _no_bounds(progress.partition))
+                continue
+            failure = found.refusal.error(
+                "list offsets", **progress.partition.place, broker=connection.consumer.address
+            )
+            _note_failure(progress, failure, is_final=not found.refusal.is_retriable)
 
     def _find_leaders(self, partitions: Sequence[RangeProgress]) -> None:
-        if not partitions or time.monotonic() < self._leaders_found_at + _RETRY_S:
+        lookup = self._leaders
+        if lookup is None:
+            if partitions and time.monotonic() >= self._leaders_found_at + _RETRY_S:
+                wanted = [progress.partition for progress in partitions]
+                self._leaders = self._requests.submit(lambda: self._look_up(wanted))
             return
-        failure: EtlError | None = None
-        topic_partitions = [progress.partition for progress in partitions]
-        try:
-            leaders = self._cluster.describe_topics_of(topic_partitions).leaders
-        except BrokerUnreachable as unreachable:
-            leaders = {}
-            failure = unreachable
-        brokers = {leader.broker for leader in values_of(leaders, topic_partitions).values()}
-        self._cluster.reject_lost_isolation(brokers, self._options.isolation)
-        for progress in partitions:
-            progress.leader = leaders.get(progress.partition)
-            if progress.leader is None:
-                progress.lose_leader(failure or _leaderless(progress))
+        if not lookup.done():
+            return
+        self._leaders = None
         self._leaders_found_at = time.monotonic()
+        found = lookup.result()
+        for progress in partitions:
+            leader = found.get(progress.partition)
+            if isinstance(leader, NoLeader):
+                _note_failure(progress, leader.error, is_final=leader.is_final)
+            else:
+                progress.leader = leader
+
+    def _look_up(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Leader | NoLeader]:
+        """Return the leader of each partition, or why it has none."""
+        try:
+            metadata = self._cluster.describe_topics_of(partitions)
+        except BrokerUnreachable as failure:
+            return dict.fromkeys(partitions, NoLeader(failure))
+        leaders = metadata.leaders
+        brokers = {leader.broker for leader in values_of(leaders, partitions).values()}
+        self._cluster.reject_lost_isolation(brokers, self._options.isolation)
+        found: dict[TopicPartition, Leader | NoLeader] = {}
+        for partition in partitions:
+            found[partition] = leaders.get(partition) or _no_leader(partition, metadata)
+        return found
 
 
-def _leaderless(progress: RangeProgress) -> BrokerError:
-    partition = progress.partition
-    return BrokerError(
-        f"The partition {partition.unled}", **partition.place, action=partition.held_by
+def _is_complete(connection: _Connection) -> bool:
+    return connection.response is not None and connection.response.done()
+
+
+def _leader_epoch(progress: RangeProgress) -> int | None:
+    return progress.leader.epoch if progress.leader else None
+
+
+def _note_failure(progress: RangeProgress, failure: EtlError, *, is_final: bool = False) -> None:
+    """Note why a partition has no leader, or no start; due at once if no retry helps."""
+    if is_final:
+        progress.idle_since = -math.inf
+    progress.lose_leader(failure)
+
+
+def _no_leader(partition: TopicPartition, metadata: ClusterMetadata) -> NoLeader:
+    topic = metadata.topics.get(partition.topic)
+    if topic is not None and topic.refusal is not None:
+        error = topic.refusal.error("describe the topic", topic=partition.topic)
+        return NoLeader(error, is_final=not topic.refusal.is_retriable)
+    missing = missing_partition(partition, topic) if topic is not None else None
+    if missing is not None:
+        return NoLeader(missing)
+    return NoLeader(
+        BrokerError(f"The partition {partition.unled}", **partition.place, action=partition.held_by)
+    )
+
+
+def missing_partition(partition: TopicPartition, topic: TopicMetadata) -> TopicMissing | None:
+    """Return the error for a partition that an existing topic does not have; None if it has it."""
+    known = {each.partition for each in topic.partitions}
+    if not known or partition in known or partition.is_physical:
+        return None
+    return TopicMissing(
+        f"The topic has {len(known)} partitions, numbered from 0, and not this one",
+        **partition.place,
+        action="Check the number of the partition, and that this is the right cluster",
     )
 
 
@@ -259,41 +439,40 @@ _SEEK = "Call seek, seek_to_beginning or seek_to_end to choose where to continue
 
 
 def batches_of(
-    progress: RangeProgress,
-    fetched: FetchedPartition,
-    consumer: SimpleConsumer,
-    isolation: Isolation,
+    completed: CompletedFetch, isolation: Isolation
 ) -> tuple[list[pa.RecordBatch], EtlError | None]:
     """Return the rows of the response, and the error after them.
 
     Neither, if the partition is to be requested again; its leader may be unknown then. Rows are
     decoded here, since the buffer is reused.
     """
-    refusal = fetched.refusal
+    progress = completed.progress
+    refusal = completed.fetched.refusal
     try:
-        if refusal and refusal.meaning in (Meaning.OUT_OF_RANGE, Meaning.UNSAID):
-            out_of_range = _out_of_range(progress, consumer)
+        if completed.bounds is not None:
+            out_of_range = _out_of_range(progress, completed.bounds)
             if out_of_range:
                 return [], out_of_range
         if refusal and (refusal.is_retriable or refusal.meaning is Meaning.OUT_OF_RANGE):
-            failure = refusal.error("fetch", broker=consumer.address, **place_of(progress))
+            failure = refusal.error("fetch", broker=completed.broker, **place_of(progress))
             progress.lose_leader(failure)
             return [], None
         previous = progress.cursor.position
-        rows = progress.cursor.feed(fetched)
+        rows = progress.cursor.feed(completed.fetched)
     except BrokerUnreachable as failure:
         progress.lose_leader(failure)
         return [], None
     except EtlError as failure:
         return [], failure
-    if fetched.cut is not None and progress.cursor.position == previous:
-        progress.lose_leader(fetched.cut)
+    cut = completed.fetched.cut
+    if cut is not None and progress.cursor.position == previous:
+        progress.lose_leader(cut)
         return [], None
     progress.note_progress()
     try:
         return list(rows), None
     except EtlError:
-        return _decode_one_by_one(fetched, isolation)
+        return _decode_one_by_one(completed.fetched, isolation)
 
 
 def _decode_one_by_one(
@@ -319,13 +498,14 @@ def _decode_one_by_one(
     return found, None
 
 
-def _out_of_range(progress: RangeProgress, consumer: SimpleConsumer) -> EtlError | None:
+def _out_of_range(progress: RangeProgress, bounds: Bounds) -> EtlError | None:
     """Return the error if the offset is outside of the log; None if it is inside.
 
     A broker that just lost or won the leadership reports such offsets as out of range.
     """
-    start = _bound(progress, consumer, EARLIEST)
-    end = _bound(progress, consumer, LATEST)
+    if isinstance(bounds, EtlError):
+        raise bounds
+    start, end = bounds
     if progress.cursor.position < start:
         return ExpiredOffsets(
             "The offset was deleted by retention before it was read",
@@ -343,15 +523,25 @@ def _out_of_range(progress: RangeProgress, consumer: SimpleConsumer) -> EtlError
     return None
 
 
-def _bound(progress: RangeProgress, consumer: SimpleConsumer, timestamp: int) -> int:
-    partition = progress.partition
-    listed = consumer.list_offsets(
-        {partition: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED
-    )[partition]
-    if listed.refusal or listed.offset is None:
-        raise BrokerError(
-            "The broker reports no start or end of the partition",
-            **partition.place,
-            action="Check the broker's log",
-        )
-    return listed.offset
+def _bounds(consumer: SimpleConsumer, partition: TopicPartition) -> Bounds:
+    """Return the log start and the high watermark."""
+    found = []
+    try:
+        for timestamp in (EARLIEST, LATEST):
+            listed = consumer.list_offsets(
+                {partition: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED
+            )[partition]
+            if listed.refusal or listed.offset is None:
+                return _no_bounds(partition)
+            found.append(listed.offset)
+    except EtlError as failure:
+        return failure
+    return found[0], found[1]
+
+
+def _no_bounds(partition: TopicPartition) -> BrokerError:
+    return BrokerError(
+        "The broker reports no start or end of the partition",
+        **partition.place,
+        action="Check the broker's log",
+    )

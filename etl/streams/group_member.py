@@ -1,5 +1,8 @@
 """How does a consumer join its group, and what does it own?
 
+Waiting (a join, a release, a leave) happens in the group's lane, so that a poll ends in time: the
+next poll continues. Only polls call the listener: a member that releases partitions waits for one.
+
     event                                            what the consumer does
     -----------------------------------------------  ---------------------------------------------
     poll, not joined yet or the membership was lost  join; start at the group's committed offsets
@@ -18,9 +21,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from etl.decide.group_assignment import OTHERS_BACKOFF_S, Strategy, Timing
 from etl.errors import BrokerUnreachable, MembershipLost, NotAssigned, SessionLost, SettingsError
@@ -40,9 +44,11 @@ from etl.model.partitions import (
     TopicPartition,
 )
 from etl.model.security import Access
+from etl.streams.background import Lane, Results
 from etl.streams.conf import ConsumerConfig, Group, RebalanceListener, Subscription
 from etl.streams.positions import KafkaOffsetStore, OffsetStore, Positions, ZooKeeperOffsetStore
 
+T = TypeVar("T")
 _PIPELINE = "~streams"
 """Pipeline name in our ZooKeeper nodes, by which the next process cleans up after a dead one of
 this host. No pipeline may have it.
@@ -60,7 +66,7 @@ class MembershipEvents(Protocol):
 
 
 class GroupMember(Protocol):
-    """One membership. Only its own consumer calls it, one thread at a time."""
+    """One membership. Only its own consumer calls it: what may wait, in the group's lane."""
 
     def join(self) -> MemberAssignment:
         """Join and return the assignment; see `run.service_interfaces.Member.join`."""
@@ -86,8 +92,18 @@ class GroupMember(Protocol):
     def threads(self) -> dict[TopicPartition, int] | None:
         """The thread that owns each partition; None if the group does not assign to threads."""
 
+    @property
+    def has_periodic_work(self) -> bool:
+        """True if work between rebalances is due. Called at each poll, and does not wait."""
+
     def do_periodic_work(self) -> None:
-        """Do what is due between rebalances. Called at each poll."""
+        """Do that work."""
+
+    def interrupt(self) -> None:
+        """Make `join` and `rebalance`, which wait in another thread, return or raise at once.
+
+        Only `leave` follows.
+        """
 
     def leave(self) -> None:
         """End the membership. Never raises, and may be called again."""
@@ -154,10 +170,19 @@ class MemberInZooKeeper:
         """See `GroupMember`."""
         return self._member.threads
 
+    @property
+    def has_periodic_work(self) -> bool:
+        """True if members may have given up their rebalance because this one owned a partition."""
+        return self._member.is_notification_due
+
     def do_periodic_work(self) -> None:
-        """Notify members that gave up their rebalance because this one owned a partition."""
+        """Notify these members."""
         with contextlib.suppress(SessionLost):  # `needs_rebalance` reports it
             self._member.notify_other_members()
+
+    def interrupt(self) -> None:
+        """See `GroupMember`."""
+        self._member.interrupt()
 
     def leave(self) -> None:
         """See `GroupMember`."""
@@ -177,6 +202,7 @@ class MemberWithCoordinator:
     def __init__(
         self,
         cluster: Cluster,
+        requests: Lane,
         group: Group,
         subscription: Subscription,
         events: MembershipEvents,
@@ -185,6 +211,7 @@ class MemberWithCoordinator:
         release_name: str | None,
     ) -> None:
         self._cluster = cluster
+        self._requests = requests
         self._group = group
         self._subscription = subscription
         self._events = events
@@ -193,6 +220,9 @@ class MemberWithCoordinator:
         self._topics: frozenset[str] = frozenset()
         self._topics_changed = False
         self._topics_listed_at = 0.0
+        self._topic_list: Future[frozenset[str]] | None = None
+        """The request for the topics of the filter in flight."""
+        self._is_interrupted = False
         self._member: CoordinatedMember | None = None
         """None while no topic passes the filter."""
         self._last_assignment: MemberAssignment | None = None
@@ -201,9 +231,10 @@ class MemberWithCoordinator:
     def join(self) -> MemberAssignment:
         """See `GroupMember`. Raises as `Cluster`, too."""
         group = self._group
-        self._topics = self._subscribed_topics()
+        self._topics_listed_at = time.monotonic()
+        self._topics = self._requests.call(self._subscribed_topics)
         self._topics_changed = False
-        if not self._topics:
+        if not self._topics or self._is_interrupted:
             return MemberAssignment(
                 "", Membership.COORDINATOR, group.assignment_strategy, None, frozenset()
             )
@@ -216,6 +247,7 @@ class MemberWithCoordinator:
             group.rebalance_timeout_s,
             group.join_timeout_s,
             answers_in_s=self._timeout_s,
+            topics_max_age_s=group.topics_max_age_s,
             holds_assignment=True,
         )
         self._member = CoordinatedMember(
@@ -298,15 +330,30 @@ class MemberWithCoordinator:
     threads = None
     """See `GroupMember`."""
 
-    def do_periodic_work(self) -> None:
+    @property
+    def has_periodic_work(self) -> bool:
         """Compare the filter with the existing topics every `topics_max_age_s`."""
         if self._subscription.filter is None:
-            return
-        if time.monotonic() < self._topics_listed_at + self._group.topics_max_age_s:
-            return
-        # The next comparison retries; polls report unreachable partitions.
-        with contextlib.suppress(BrokerUnreachable):
-            self._topics_changed = self._subscribed_topics() != self._topics
+            return False
+        if self._topic_list is not None:
+            if self._topic_list.done():
+                # The next comparison retries; polls report unreachable partitions.
+                with contextlib.suppress(BrokerUnreachable):
+                    self._topics_changed = self._topic_list.result() != self._topics
+                self._topic_list = None
+        elif time.monotonic() >= self._topics_listed_at + self._group.topics_max_age_s:
+            self._topics_listed_at = time.monotonic()
+            self._topic_list = self._requests.submit(self._subscribed_topics)
+        return False
+
+    def do_periodic_work(self) -> None:
+        """There is none that waits."""
+
+    def interrupt(self) -> None:
+        """See `GroupMember`."""
+        self._is_interrupted = True
+        if self._member is not None:
+            self._member.interrupt()
 
     def leave(self) -> None:
         """See `GroupMember`."""
@@ -323,7 +370,6 @@ class MemberWithCoordinator:
     def _subscribed_topics(self) -> frozenset[str]:
         if self._subscription.filter is None:
             return self._subscription.names(())
-        self._topics_listed_at = time.monotonic()
         names = []
         for name, topic in self._cluster.describe(None).topics.items():
             if not topic.is_internal:
@@ -346,6 +392,9 @@ class ConsumerResources:
     """Resources of a consumer."""
 
     cluster: Cluster
+    requests: Lane
+    """The lane of all requests to `cluster` and `offset_store`."""
+    results: Results
     offset_store: OffsetStore | None = None
     """The group's committed offsets; None without a group."""
     group: Group | None = None
@@ -354,7 +403,7 @@ class ConsumerResources:
 
 
 def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
-    """Open the cluster, and the group's offsets if there is a group. `until` closes both.
+    """Open the cluster, and the group's offsets if there is a group. `until` closes them.
 
     Raises SettingsError, and as `ZooKeeper` and `registered_cluster`.
     """
@@ -378,9 +427,11 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
             generation=conf.generation,
             security=conf.way_in,
         )
-    until.enter_context(cluster)
+    results = Results()
+    requests = Lane("requests", results)
+    until.callback(lambda: requests.close(cluster.close))
     if group is None:
-        return ConsumerResources(cluster)
+        return ConsumerResources(cluster, requests, results)
 
     offset_store: OffsetStore
     if conf.storage is OffsetsStorage.KAFKA or zookeeper is None:
@@ -395,6 +446,7 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
             return MemberInZooKeeper(connect, conf.access, group, family, subscription, events)
         return MemberWithCoordinator(
             cluster,
+            requests,
             group,
             subscription,
             events,
@@ -402,25 +454,37 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
             release_name=conf.generation,
         )
 
-    return ConsumerResources(cluster, offset_store, group, open_member)
+    return ConsumerResources(cluster, requests, results, offset_store, group, open_member)
 
 
 _POLL_CHECK_S = 0.25
+_SLICE_S = 0.2
 _COMMIT_ATTEMPTS = 3
 """Attempts of one commit if only the epoch of the assignment changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Released:
+    """Partitions that are about to be released, and what auto-commit commits of them."""
+
+    partitions: frozenset[TopicPartition]
+    offsets: Mapping[TopicPartition, int]
 
 
 class GroupSubscription:
     """The membership of one consumer, and what it owns.
 
-    The consumer calls it in one thread at a time. A second thread checks that the consumer is
-    polled.
+    The consumer calls it in one thread at a time. A second thread, the group's lane, waits for the
+    group, a third one checks that the consumer is polled.
     """
 
     def __init__(self, resources: ConsumerResources, positions: Positions) -> None:
         self._group = resources.group
         self._offset_store = resources.offset_store
         self._open_member = resources.open_member
+        self._requests = resources.requests
+        self._results = resources.results
+        self._lane = Lane("group", resources.results)
         self._positions = positions
         self._subscription: Subscription | None = None
         self._auto_commits = (
@@ -428,12 +492,16 @@ class GroupSubscription:
         )
         self._listener = RebalanceListener()
         self._member: GroupMember | None = None
+        self._step: tuple[GroupMember, Future[MemberAssignment | None]] | None = None
+        """The step that a member takes in the lane: a join or a rebalance, with its result."""
+        self._calls: list[tuple[Callable[[], None], Future[None]]] = []
+        """Calls that the step waits for, which only polls make."""
         self._lock = threading.RLock()
-        """Guards the member, which the consumer's thread uses, also within a listener, and the
-        thread that checks for polls.
-        """
+        """Guards the member and the calls against the thread that checks for polls."""
         self._is_stale = False
         """True if the member left because polls stopped."""
+        self._commit_in_flight: Future[None] | None = None
+        """An auto-commit."""
         self._committed_at = time.monotonic()
         self._polled_at = self._committed_at
         self._rebalance_requested_at: float | None = None
@@ -444,6 +512,16 @@ class GroupSubscription:
     def is_subscribed(self) -> bool:
         """True if the group assigns the partitions."""
         return self._subscription is not None
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """True if the consumer is subscribed, and joins or rebalances."""
+        return self.is_subscribed and (self._step is not None or self._member is None)
+
+    @property
+    def is_in_zookeeper(self) -> bool:
+        """True if the group's members are registered in ZooKeeper."""
+        return self._group is not None and self._group.membership is Membership.ZOOKEEPER
 
     @property
     def threads(self) -> Mapping[TopicPartition, int] | None:
@@ -481,6 +559,7 @@ class GroupSubscription:
         try:
             if self._poll_checker is not None:
                 self._poll_checker.join()
+            self._interrupt_step()
             if self._is_stale:
                 self.lose_all()
             else:
@@ -488,6 +567,14 @@ class GroupSubscription:
         finally:
             self._leave()
             self._subscription = None
+            self._lane.call(lambda: None)
+
+    def close(self) -> None:
+        """Leave the group, and end its lane."""
+        try:
+            self.unsubscribe()
+        finally:
+            self._lane.close(lambda: None)
 
     def stop_auto_commit(self) -> None:
         """Commit automatically no more.
@@ -496,13 +583,17 @@ class GroupSubscription:
         """
         self._auto_commits = False
 
-    def tend(self) -> None:
-        """Do what is due before a poll returns records: join, rebalance, auto-commit."""
+    def tend(self) -> bool:
+        """Do what is due before a poll returns records: join, rebalance, auto-commit.
+
+        Does not wait: return False while a join or a rebalance is under way, in which the poll
+        returns nothing.
+        """
         if self._subscription is None or self._group is None:
-            return
+            return True
         with self._lock:
             try:
-                self._tend(self._group, self._subscription)
+                return self._tend(self._group, self._subscription)
             finally:  # the duration of a rebalance does not count against the poll interval
                 self._polled_at = time.monotonic()
                 self._rebalance_requested_at = None
@@ -513,21 +604,20 @@ class GroupSubscription:
         Raises MembershipLost, NotAssigned for another member's partition, SettingsError without a
         group.
         """
-        if self._offset_store is None:
+        commit = self._prepare_commit(offsets)
+        self._requests.call(commit)
+
+    def _prepare_commit(self, offsets: Mapping[TopicPartition, int]) -> Callable[[], None]:
+        """Return the call that commits, with the assignment of now. Raises as `commit`."""
+        store = self._offset_store
+        if store is None:
             raise SettingsError(
                 "The consumer has no group, so it has no committed offsets",
                 key="group",
                 action="Pass a group: Consumer(..., group=...)",
             )
         if self._subscription is None:
-            self._offset_store.commit(offsets, None)
-            return
-        with self._lock:
-            self._commit_as_member(self._offset_store, offsets)
-
-    def _commit_as_member(
-        self, offset_store: OffsetStore, offsets: Mapping[TopicPartition, int]
-    ) -> None:
+            return lambda: store.commit(offsets, None)
         member = self._member
         assignment = None
         if member is not None and not self._is_stale:
@@ -546,77 +636,148 @@ class GroupSubscription:
                     **partition.place,
                     action="Commit only partitions that the listener received in assigned()",
                 )
-        for attempts_left in reversed(range(_COMMIT_ATTEMPTS)):
-            try:
-                offset_store.commit(offsets, assignment)
-                return
-            except MembershipLost:
-                renewed = None
-                if attempts_left:
-                    renewed = member.renewed_assignment(assignment)
-                if renewed is None:
-                    raise
-                assignment = renewed
+        return lambda: _commit_as_member(store, offsets, member, assignment)
 
-    # The end of an assignment
+    # The end of an assignment. A member calls these in the lane, and a poll makes their calls.
 
     def release(self, partitions: frozenset[TopicPartition]) -> None:
         """Auto-commit these partitions and call `revoked`; they are still owned."""
-        assigned = self._positions.scheduler.assigned
-        released = partitions.intersection(assigned)
-        if not released:
+        released = self._in_poll(lambda: self._stop(partitions))
+        if not released.partitions:
             return
-        self._positions.stop(released)
         try:
-            if self._auto_commits:
-                done = self._positions.done()
-                offsets = {
-                    partition: offset for partition, offset in done.items() if partition in released
-                }
-                if offsets:
-                    self.commit(offsets)
-            self._listener.revoked(released)
+            if released.offsets:
+                commit = self._in_poll(lambda: self._prepare_commit(released.offsets))
+                self._requests.call(commit)
+            self._in_poll(lambda: self._listener.revoked(released.partitions))
         finally:
-            assigned = self._positions.scheduler.assigned
-            kept = [partition for partition in assigned if partition not in released]
-            self._positions.assign(kept)
+            self._in_poll(lambda: self._drop(released.partitions))
 
     def lose_all(self) -> None:
         """Drop all partitions and call `lost`: they were lost at an unknown time."""
+        self._in_poll(self._lose_all)
+
+    def _stop(self, partitions: frozenset[TopicPartition]) -> _Released:
+        released = partitions.intersection(self._positions.scheduler.assigned)
+        self._positions.stop(released)
+        offsets = {}
+        if self._auto_commits:
+            for partition, offset in self._positions.done().items():
+                if partition in released:
+                    offsets[partition] = offset
+        return _Released(released, offsets)
+
+    def _drop(self, released: frozenset[TopicPartition]) -> None:
+        assigned = self._positions.scheduler.assigned
+        self._positions.assign([each for each in assigned if each not in released])
+        self._commit_in_flight = None
+
+    def _lose_all(self) -> None:
         lost = frozenset(self._positions.scheduler.assigned)
         self._positions.assign(())
         if lost:
             self._listener.lost(lost)
 
-    def _tend(self, group: Group, subscription: Subscription) -> None:
+    def _in_poll(self, call: Callable[[], T]) -> T:
+        """Make a call in the thread that polls: from the lane, wait for the next poll."""
+        if not self._lane.is_current:
+            return call()
+        returned: list[T] = []
+        done: Future[None] = Future()
+        with self._lock:
+            if self._is_stale:
+                raise _not_polled()
+            self._calls.append((lambda: returned.append(call()), done))
+        self._results.notify()
+        done.result()
+        return returned[0]
+
+    def _make_calls(self) -> None:
+        """Make the calls that the step waits for; it gets their exceptions.
+
+        Ctrl-C is raised here, too.
+        """
+        while self._calls:
+            call, done = self._calls[0]
+            try:
+                if not done.done():
+                    call()
+                    done.set_result(None)
+            except BaseException as error:
+                done.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                del self._calls[0]
+
+    # Steps of the member
+
+    def _tend(self, group: Group, subscription: Subscription) -> bool:
         if self._is_stale:
+            self._discard_step()
             self._leave()
             self.lose_all()
-        if self._member is not None:
-            self._member.do_periodic_work()
-            if self._member.needs_rebalance:
-                self._rebalance(self._member)
-        if self._member is None:
-            self._join(subscription)
+        if self._step is not None:
+            self._make_calls()
+            if not self._step[1].done():
+                return False
+            self._finish_step()
+        member = self._member
+        if member is None:
+            if self._open_member is not None:
+                joining = self._open_member(subscription, self)
+                self._begin_step(joining, joining.join)
+            return False
+        if member.has_periodic_work:
+            self._begin_step(member, member.do_periodic_work)
+            return False
+        if member.needs_rebalance:
+            self._begin_step(member, member.rebalance)
+            return False
         self._auto_commit(group)
+        return True
 
-    def _join(self, subscription: Subscription) -> None:
-        if self._open_member is not None:
-            member = self._open_member(subscription, self)
-            self._apply(member.join(), member)
+    def _begin_step(self, member: GroupMember, step: Callable[[], MemberAssignment | None]) -> None:
+        self._step = member, self._lane.submit(step)
 
-    def _rebalance(self, member: GroupMember) -> None:
+    def _finish_step(self) -> None:
+        """Take the result of the step: a new assignment, or the end of the membership."""
+        if self._step is None:
+            return
+        member, result = self._step
+        self._step = None
         try:
-            assignment = member.rebalance()
+            assignment = result.result()
         except SessionLost:
+            has_joined = self._member is not None
             self._leave()
             self.lose_all()
+            if not has_joined:
+                raise
             return
         except BaseException:
             self._leave()
             self.lose_all()
             raise
-        self._apply(assignment, member)
+        if assignment is not None:
+            self._apply(assignment, member)
+
+    def _interrupt_step(self) -> None:
+        """End the step without its result: the consumer leaves its group."""
+        if self._step is None:
+            return
+        member, result = self._step
+        member.interrupt()
+        while not result.done():
+            self._make_calls()
+            self._results.wait(time.monotonic() + _SLICE_S)
+        self._step = None
+        self._member = member
+
+    def _discard_step(self) -> None:
+        """Forget the step of a member that left because polls stopped."""
+        self._step = None
+        self._calls.clear()
 
     def _apply(self, assignment: MemberAssignment, member: GroupMember) -> None:
         self._member = member
@@ -630,39 +791,50 @@ class GroupSubscription:
             self._listener.assigned(new)
 
     def _leave(self) -> None:
+        """Leave in the lane, before the next step."""
         member = self._member
         self._member = None
         self._is_stale = False
         if member is not None:
-            member.leave()
+            self._lane.submit(member.leave)
 
     def _auto_commit(self, group: Group) -> None:
+        """Commit in the background, and raise the error of the commit before."""
         if group.auto_commit_s is None:
             return
+        if self._commit_in_flight is not None:
+            if not self._commit_in_flight.done():
+                return
+            finished = self._commit_in_flight
+            self._commit_in_flight = None
+            finished.result()
         if time.monotonic() < self._committed_at + group.auto_commit_s:
             return
         self._committed_at = time.monotonic()
         offsets = self._positions.done()
         if offsets:
-            self.commit(offsets)
+            self._commit_in_flight = self._requests.submit(self._prepare_commit(offsets))
 
     # A consumer that is not polled
 
     def _check_polls(self, ended: threading.Event) -> None:
-        """Run the second thread: a member that is not polled blocks its group, so it leaves."""
+        """Run the third thread: a member that is not polled blocks its group, so it leaves."""
         while not ended.wait(_POLL_CHECK_S):
-            if self._lock.acquire(blocking=False):
-                try:
-                    self._leave_if_not_polled(time.monotonic())
-                finally:
-                    self._lock.release()
+            with self._lock:
+                self._leave_if_not_polled(time.monotonic())
 
     def _leave_if_not_polled(self, now: float) -> None:
-        member = self._member
         group = self._group
+        member = self._step[0] if self._step is not None else self._member
         if member is None or group is None or self._is_stale:
             return
-        if not member.needs_rebalance:
+        if self._step is not None:
+            if not self._calls:
+                return  # it waits for the group, and not for a poll
+            is_requested = True
+        else:
+            is_requested = member.needs_rebalance
+        if not is_requested:
             self._rebalance_requested_at = None
         elif not self._rebalance_requested_at:
             self._rebalance_requested_at = now
@@ -670,4 +842,33 @@ class GroupSubscription:
         is_overdue = requested_at is not None and now - requested_at >= group.rebalance_timeout_s
         if is_overdue or now - self._polled_at >= group.max_poll_interval_s:
             self._is_stale = True
-            member.leave()
+            for _, done in self._calls:
+                done.set_exception(_not_polled())
+            self._calls.clear()
+            self._lane.submit(member.leave)
+
+
+def _commit_as_member(
+    store: OffsetStore,
+    offsets: Mapping[TopicPartition, int],
+    member: GroupMember,
+    assignment: MemberAssignment,
+) -> None:
+    for attempts_left in reversed(range(_COMMIT_ATTEMPTS)):
+        try:
+            store.commit(offsets, assignment)
+            return
+        except MembershipLost:
+            renewed = None
+            if attempts_left:
+                renewed = member.renewed_assignment(assignment)
+            if renewed is None:
+                raise
+            assignment = renewed
+
+
+def _not_polled() -> MembershipLost:
+    return MembershipLost(
+        "The consumer left its group, since it was not polled",
+        action="Check how long this program takes between two polls",
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -28,6 +29,7 @@ from etl.errors import (
     PermissionDenied,
 )
 from etl.io.brokers.cluster_requests import Cluster
+from etl.io.brokers.partition_ends import OffsetsAndLeaders
 from etl.io.zookeeper.group_offsets import ConsumerGroup, ensure_offset_parents
 from etl.io.zookeeper.owners import OUR_VERSION
 from etl.io.zookeeper.session_requests import (
@@ -53,7 +55,15 @@ from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor, RangeProgress
 from etl.reader.fetch_options import FetchOptions
 from etl.settings.choices import StartAt
-from etl.streams.fetches import CompletedFetch, batches_of, bytes_per_partition
+from etl.streams.background import Lane
+from etl.streams.fetches import (
+    Completed,
+    FoundStart,
+    StartLookup,
+    batches_of,
+    bytes_per_partition,
+    missing_partition,
+)
 from etl.streams.partition_scheduler import PartitionScheduler
 from etl.streams.records import Decoder, FetchedRecords, Record, records_of
 
@@ -282,11 +292,15 @@ def reject_invalid_offset(offset: int) -> None:
 
 
 class Positions:
-    """The position and the fetched records of each assigned partition. For one thread."""
+    """The position and the fetched records of each assigned partition. For one thread.
+
+    `requests` is the lane of all requests to `cluster` and to the offset store.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
+        requests: Lane,
         offset_store: OffsetStore | None,
         start: StartAt | None,
         options: FetchOptions,
@@ -294,6 +308,7 @@ class Positions:
         value_decoder: Decoder | None,
     ) -> None:
         self._cluster = cluster
+        self._requests = requests
         self._offset_store = offset_store
         self._start = start
         self._options = options
@@ -303,33 +318,38 @@ class Positions:
         self._progress: dict[TopicPartition, RangeProgress] = {}
         self.next_offsets: dict[TopicPartition, int] = {}
         """The position of each partition that has one already."""
+        self._lookups: dict[TopicPartition, StartLookup] = {}
+        """The others that have no committed offset: their start is looked up."""
+        self._committed: tuple[list[TopicPartition], Future[dict[TopicPartition, int]]] | None
+        self._committed = None
+        """The lookup of committed offsets in flight."""
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Set the partitions; state of others is dropped."""
+        before = set(self.scheduler.assigned)
         self.scheduler.assign(partitions)
-        for partition in set(self.next_offsets).difference(self.scheduler.assigned):
-            del self._progress[partition]
-            del self.next_offsets[partition]
+        now = set(self.scheduler.assigned)
+        for partition in before - now:
+            self._progress.pop(partition, None)
+            self._lookups.pop(partition, None)
+            self.next_offsets.pop(partition, None)
+        if before != now:
+            # Another member may have committed since an offset was requested.
+            self._committed = None
 
-    def position(self, partition: TopicPartition) -> int:
-        """Return the position. Raises NotAssigned, and as `initialize`."""
+    def has_position(self, partition: TopicPartition) -> bool:
+        """True if `initialize` found a position. Raises NotAssigned."""
         self._reject_unassigned([partition])
-        self._initialize([partition])
-        return self.next_offsets[partition]
+        return partition in self.next_offsets
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Set the position. Raises NotAssigned, and as `reject_invalid_offset`."""
         self._reject_unassigned([partition])
         reject_invalid_offset(offset)
-        cursor = Cursor(
-            OffsetRange(partition, offset, _MAX_OFFSET),
-            self._options,
-            first_bytes=bytes_per_partition(self._options, len(self.scheduler.assigned)),
-        )
-        previous = self._progress.get(partition)
+        previous = self._lookups.pop(partition, None) or self._progress.get(partition)
         leader = previous.leader if previous else None
         self.scheduler.drop(partition)
-        self._progress[partition] = RangeProgress(0, cursor, leader)
+        self._progress[partition] = RangeProgress(0, self._cursor(partition, offset), leader)
         self.next_offsets[partition] = offset
 
     def seek_to(self, where: StartAt, partitions: Collection[TopicPartition] | None) -> None:
@@ -344,30 +364,89 @@ class Positions:
             self.seek(partition, offset)
 
     def initialize(self) -> None:
-        """Set a position for each partition without one: the committed offset, else `start`.
+        """Find a position for each partition without one: the committed offset, else `start`.
 
-        Raises NeedsDecision if there is neither.
+        Does not wait: a later call takes what was found. Raises NeedsDecision if there is neither,
+        and the error of the offset store.
         """
-        self._initialize(self.scheduler.assigned)
+        new = []
+        for partition in self.scheduler.assigned:
+            if partition not in self.next_offsets and partition not in self._lookups:
+                new.append(partition)
+        if not new:
+            return
+        store = self._offset_store
+        if store is None:
+            self._begin(new, {})
+        elif self._committed is None:
+            self._committed = new, self._requests.submit(lambda: store.committed(new))
+        elif self._committed[1].done():
+            requested, found = self._committed
+            self._committed = None
+            wanted = [partition for partition in requested if partition in new]
+            self._begin(wanted, found.result())
+
+    def _begin(
+        self, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int]
+    ) -> None:
+        """Continue at committed offsets, and look up the starts of the other partitions."""
+        uncommitted = []
+        for partition in partitions:
+            if partition in committed:
+                self.seek(partition, committed[partition])
+            else:
+                uncommitted.append(partition)
+        if not uncommitted:
+            return
+        if self._start is None:
+            raise NeedsDecision(
+                "The group has no committed offset of the partition, and auto_offset_reset is None",
+                **uncommitted[0].place,
+                action="Call seek(), or pass auto_offset_reset=earliest or latest",
+            )
+        for partition in uncommitted:
+            cursor = self._cursor(partition, 0)
+            self._lookups[partition] = StartLookup(0, cursor, None, where=self._start)
+
+    def _cursor(self, partition: TopicPartition, offset: int) -> Cursor:
+        return Cursor(
+            OffsetRange(partition, offset, _MAX_OFFSET),
+            self._options,
+            first_bytes=bytes_per_partition(self._options, len(self.scheduler.assigned)),
+        )
 
     def done(self) -> dict[TopicPartition, int]:
         """Return the next offset of each partition, after all records that were returned."""
         return dict(self.next_offsets)
 
-    def to_fetch(self) -> list[RangeProgress]:
-        """Return which partitions to fetch next, in order."""
-        return [self._progress[partition] for partition in self.scheduler.to_fetch()]
+    @property
+    def progress(self) -> Iterable[RangeProgress]:
+        """The state of each partition that is fetched, paused, or whose start is looked up."""
+        return (*self._lookups.values(), *self._progress.values())
 
-    def add_fetched(self, fetches: Iterable[CompletedFetch]) -> None:
-        """Add the records of completed fetches.
+    def to_request(self) -> list[RangeProgress]:
+        """Return which partitions to request next, in order."""
+        return [*self._lookups.values(), *self._to_fetch()]
 
-        A fetch that was sent before a seek or another assignment is ignored.
+    def _to_fetch(self) -> list[RangeProgress]:
+        wanted = self.scheduler.to_fetch()
+        return [self._progress[partition] for partition in wanted if partition in self._progress]
+
+    def add_fetched(self, completed: Iterable[Completed]) -> None:
+        """Add what completed requests found: starts, and records.
+
+        A request that was sent before a seek or another assignment is ignored.
         """
-        for progress, fetched, consumer in fetches:
+        for found in completed:
+            progress = found.progress
             partition = progress.partition
+            if isinstance(found, FoundStart):
+                if self._lookups.get(partition) is progress:
+                    self.seek(partition, found.offset)
+                continue
             if self._progress.get(partition) is not progress:
                 continue
-            batches, failure = batches_of(progress, fetched, consumer, self._options.isolation)
+            batches, failure = batches_of(found, self._options.isolation)
             if failure or any(batch.num_rows for batch in batches):
                 records = records_of(
                     partition,
@@ -419,37 +498,51 @@ class Positions:
                 self.seek(partition, self.next_offsets[partition])
             raise
 
-    def reject_unreachable(self) -> None:
-        """Raise the error of a partition that was unreachable for `timeout_s`; then wait again."""
-        for progress in self.to_fetch():
-            if progress.failure is not None and progress.idle_for() >= self._options.timeout_s:
-                progress.idle_since = None
-                raise progress.failure
+    def reject_unreachable(self, partition: TopicPartition | None = None) -> None:
+        """Raise the error of a partition that was unreachable for `timeout_s`; then wait again.
 
-    def _initialize(self, partitions: Collection[TopicPartition]) -> None:
-        new = [partition for partition in partitions if partition not in self.next_offsets]
-        offsets: dict[TopicPartition, int] = {}
-        if self._offset_store and new:
-            offsets = self._offset_store.committed(new)
-        uncommitted = [partition for partition in new if partition not in offsets]
-        if uncommitted:
-            if self._start is None:
-                raise NeedsDecision(
-                    "The group has no committed offset of the partition, and auto_offset_reset is "
-                    "None",
-                    **uncommitted[0].place,
-                    action="Call seek(), or pass auto_offset_reset=earliest or latest",
-                )
-            offsets = {**offsets, **self._bounds(self._start, uncommitted)}
-        for partition, offset in offsets.items():
-            self.seek(partition, offset)
+        `partition`: of this one; None: of the first one.
+        """
+        for progress in self.to_request():
+            if partition not in (None, progress.partition) or progress.failure is None:
+                continue
+            if progress.idle_for() >= self._options.timeout_s:
+                progress.idle_since = None
+                raise progress.failure.with_traceback(None)
+
+    def failure(self, partition: TopicPartition) -> EtlError:
+        """Return why the partition has no position yet."""
+        lookup = self._lookups.get(partition)
+        if lookup is not None and lookup.failure is not None:
+            return lookup.failure.with_traceback(None)
+        return BrokerUnreachable(
+            f"The brokers returned no position within {self._options.timeout_s:g} s",
+            **partition.place,
+            action="Check the partition's leader, and the coordinator of the group",
+        )
+
+    def reject_missing(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise TopicMissing for a partition that its topic does not have."""
+        topics = {partition.topic for partition in partitions}
+        metadata = self._cluster.describe_when_known(topics, wait_s=self._options.timeout_s)
+        for partition in partitions:
+            topic = metadata.topics.get(partition.topic)
+            if topic is not None:
+                missing = missing_partition(partition, topic)
+                if missing:
+                    raise missing
 
     def _bounds(
         self, where: StartAt, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        found = self._cluster.extents(partitions, isolation=self._options.isolation)
+
+        def request() -> OffsetsAndLeaders:
+            self.reject_missing(partitions)
+            return self._cluster.extents(partitions, isolation=self._options.isolation)
+
+        found = self._requests.call(request)
         if found.leaderless:
             lost = min(found.leaderless)
             raise BrokerUnreachable(

@@ -176,8 +176,9 @@ def test_consumers_that_gave_up_without_polls_own_their_logs_again_with_the_next
         group=in_group,
     ) as consumer:
         consumer.subscribe([group.topic])
-        consumer.poll()
-        assert group.has(a=2, etl=2)
+        assert wait_until(
+            lambda: not consumer.poll(0.05) and group.counts() == {"a": 2, "etl": 2}, SETTLES_S
+        )
         with pytest.raises(AssertionError, match="rebalance"):
             group.open("c", tries=2)  # it and `a` find us in their way at all their tries
         assert group.counts()["etl"] == 2

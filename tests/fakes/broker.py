@@ -8,6 +8,7 @@ gets code 6, as it should.
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
@@ -407,7 +408,7 @@ class FakeBroker:
         elif known:
             code = 0
         else:
-            code = 3
+            code = 3 if re.fullmatch(r"[\w.-]+", name, re.ASCII) else 17
         return kind(
             error_code=code,
             name=name,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -24,23 +25,36 @@ from etl.errors import (
     NotAssigned,
     RanOutBeforeUntil,
     SettingsError,
+    TopicMissing,
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.model.partitions import Isolation, TopicPartition
 from etl.reader.fetch_options import FetchOptions
 from etl.streams import consumer as room
+from etl.streams.background import Lane, Results
 from etl.streams.conf import ConsumerConfig
 from etl.streams.fetches import bytes_per_partition
 from etl.streams.group_member import ConsumerResources
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never, stalls_after
+from tests.fakes.broker import (
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FETCH,
+    FakeBroker,
+    World,
+    altered,
+    never,
+    stalls_after,
+)
 from tests.fakes.group_readers import polled
 from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
 
 P0, P1 = (TopicPartition("clicks", p) for p in range(2))
-NOT_LEADER = 6
+LEADER_NOT_AVAILABLE, NOT_LEADER = 5, 6
 AT = 1_700_000_000_000
 
 
@@ -227,7 +241,7 @@ def test_a_group_continues_at_its_commit(kafka: FakeBroker) -> None:
 def test_without_an_offset_and_without_a_start_the_poll_fails(kafka: FakeBroker) -> None:
     with opened(kafka, group="new", auto_offset_reset=None) as consumer:
         with pytest.raises(NeedsDecision, match="of the partition, and auto_offset_reset is None"):
-            consumer.poll()
+            polled(consumer, 1)
         consumer.seek(P0, 7)
         assert offsets(polled(consumer, 1)) == [7]
 
@@ -325,7 +339,7 @@ def test_a_silent_broker_is_raised_and_delays_no_other() -> None:
         one.script[FETCH].append(never)
         with opened(one, two, assigned=[P0, P1], request_timeout_s=0.3) as consumer:
             assert {record.topic_partition for record in polled(consumer, 4)} == {P1}
-            with pytest.raises(BrokerUnreachable, match="did not answer a fetch"):
+            with pytest.raises(BrokerUnreachable, match="answer"):
                 polled(consumer, 1)
             assert {record.topic_partition for record in polled(consumer, 4)} == {P0}
 
@@ -335,6 +349,57 @@ def test_batches_of_a_response_that_the_deadline_cut_are_returned(kafka: FakeBro
     with opened(kafka, request_timeout_s=0.3) as consumer:
         assert offsets(polled(consumer, 8)) == list(range(8))
     assert [offset for offset, _ in kafka.wanted][:2] == [0, 4]
+
+
+@pytest.mark.parametrize("key", [FIND_COORDINATOR, OFFSET_FETCH, METADATA, LIST_OFFSETS, FETCH])
+def test_a_poll_takes_no_longer_than_its_timeout(kafka: FakeBroker, key: int) -> None:
+    kafka.script[key].append(never)
+    with opened(kafka, group="readers", request_timeout_s=1.5) as consumer:
+        began = time.monotonic()
+        assert consumer.poll(0) == {} and consumer.poll(0.2) == {}
+        assert time.monotonic() - began < 1
+        assert wait_until(lambda: _reads(consumer), 20), "a later poll continues"
+
+
+def _reads(consumer: Consumer) -> bool:
+    try:
+        return bool(consumer.poll(0.1))
+    except BrokerUnreachable:
+        return False
+
+
+def test_partitions_that_cannot_be_read_delay_no_other(kafka: FakeBroker) -> None:
+    missing = TopicPartition("clicks", 9)
+    kafka.world.refused_leaders["clicks", 1] = LEADER_NOT_AVAILABLE
+    with opened(kafka, assigned=[P1, missing, P0], request_timeout_s=1) as consumer:
+        began = time.monotonic()
+        assert offsets(polled(consumer, 8)) == list(range(8))
+        assert time.monotonic() - began < 1
+        raised: dict[int, str] = {}
+        while len(raised) < 2:
+            with pytest.raises((BrokerUnreachable, TopicMissing)) as error:
+                polled(consumer, 1)
+            raised[error.value.where["partition"]] = error.value.message
+        assert raised == {
+            1: "The partition has no leader",
+            9: "The topic has 2 partitions, numbered from 0, and not this one",
+        }
+        for call in (
+            lambda: consumer.position(missing),
+            lambda: consumer.offsets_for_times({P0: AT, missing: AT}),
+            lambda: consumer.seek_to_end([missing]),
+        ):
+            with pytest.raises(TopicMissing, match="not this one"):
+                call()
+        assert consumer.position(P0) == 8
+
+
+def test_a_name_that_no_topic_can_have_is_rejected_at_once(kafka: FakeBroker) -> None:
+    with opened(kafka, assigned=[("topic abc", 0)], request_timeout_s=30) as consumer:
+        with pytest.raises(TopicMissing, match="INVALID_TOPIC"):
+            polled(consumer, 1)
+        with pytest.raises(SettingsError, match="topic abc"):
+            Consumer("127.0.0.1:1", group="g").subscribe(["topic abc"])
 
 
 # Other generations
@@ -361,7 +426,9 @@ def test_a_position_in_a_jafka_log_is_that_of_an_entry(monkeypatch: pytest.Monke
 
         def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
             cluster = Cluster(bootstrap, timeout_s=5, registry=registry, generation="jafka")
-            return ConsumerResources(until.enter_context(cluster))
+            until.enter_context(cluster)
+            results = Results()
+            return ConsumerResources(cluster, Lane("requests", results), results)
 
         monkeypatch.setattr(room, "open_cluster", open_cluster)
         with Consumer(

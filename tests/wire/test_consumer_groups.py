@@ -5,6 +5,7 @@ commit while members come and go, and what becomes of a lost or late member.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -18,11 +19,19 @@ from etl.model.partitions import TopicPartition
 from etl.streams.fetches import Fetches
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coordinator_of_clicks
+from tests.fakes.broker import never
+from tests.fakes.coordinator import (
+    JOIN,
+    SYNC,
+    ConsumerMember,
+    FakeCoordinator,
+    coordinator_of_clicks,
+)
 from tests.fakes.group_readers import GroupReader, Interrupted, all_read_once, polled
 
 PARTITIONS = 4
 LOGS = [TopicPartition("clicks", number) for number in range(PARTITIONS)]
+GROUP_MAX_SIZE_REACHED = 81
 of_each = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 of_two = pytest.mark.parametrize("broker", [2], indirect=True)
 """Of a topic with two partitions."""
@@ -196,7 +205,7 @@ def test_a_member_without_polls_leaves(broker: FakeCoordinator, protocol: str) -
 def test_a_member_leaves_a_group_that_waits_for_it(broker: FakeCoordinator) -> None:
     with opened(broker, group={"rebalance_timeout_s": 0.3}) as consumer:
         consumer.subscribe(["clicks"])
-        consumer.poll(0.05)
+        assert owns(consumer)
         broker.call_for_a_rebalance()
         assert wait_until(lambda: not broker.group.members, 20)
 
@@ -225,11 +234,14 @@ def test_nothing_is_committed_automatically_by_default(broker: FakeCoordinator) 
     with opened(broker, group={"auto_commit_s": 0.0}) as consumer:
         consumer.subscribe(["clicks"])
         first = polled(consumer, 3, most=3)
-        consumer.poll(0, 1)
-        assert sum(offset for offset, _ in broker.world.committed.values()) == len(first), (
-            "what the polls before handed out"
-        )
-    assert sum(offset for offset, _ in broker.world.committed.values()) == 4, (
+
+        def is_committed() -> bool:
+            consumer.poll(0, 0)
+            return sum(offset for offset, _ in broker.world.committed.values()) == len(first)
+
+        assert wait_until(is_committed, 20), "what the polls before returned"
+        assert len(polled(consumer, 1, most=1)) == 1
+    assert sum(offset for offset, _ in broker.world.committed.values()) == len(first) + 1, (
         "and all of it when it closes"
     )
 
@@ -283,7 +295,7 @@ def test_a_listener_may_commit_and_seek_and_may_not_poll(broker: FakeCoordinator
 def test_a_log_that_is_not_in_our_share_is_not_committed(broker: FakeCoordinator) -> None:
     with opened(broker) as consumer:
         consumer.subscribe(["clicks"])
-        consumer.poll()
+        assert owns(consumer)
         with pytest.raises(NotAssigned, match="group does not assign the partition"):
             consumer.commit({("orders", 0): 1})
 
@@ -294,7 +306,7 @@ def test_a_log_that_is_not_in_our_share_is_not_committed(broker: FakeCoordinator
 def test_a_topic_that_matches_the_pattern_joins_once_it_is_made(broker: FakeCoordinator) -> None:
     more(broker)
     with opened(broker, group={"topics_max_age_s": 0.1}) as consumer:
-        consumer.subscribe(pattern="cl.*|orders")
+        consumer.subscribe(pattern="cl{1,2}.*|orders")
         assert len(polled(consumer, 20)) == 20
         for topic in ("orders", "others"):
             broker.log(topic, 0)
@@ -310,6 +322,17 @@ def test_a_topic_that_matches_the_pattern_joins_once_it_is_made(broker: FakeCoor
         assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(consumer.assigned), 20)
 
 
+def test_a_named_topic_joins_once_it_is_made(broker: FakeCoordinator) -> None:
+    with opened(broker, group={"topics_max_age_s": 0.1}) as consumer:
+        consumer.subscribe(["clicks", "orders"])
+        assert owns(consumer)
+        broker.log("orders", 0)
+        broker.log("clicks", PARTITIONS)
+        assert wait_until(
+            lambda: bool(consumer.poll(0.05)) or len(consumer.assigned) == PARTITIONS + 2, 20
+        )
+
+
 def test_subscribing_and_assigning_are_never_mixed(broker: FakeCoordinator) -> None:
     with opened(broker) as consumer:
         consumer.assign(LOGS)
@@ -319,8 +342,7 @@ def test_subscribing_and_assigning_are_never_mixed(broker: FakeCoordinator) -> N
         consumer.subscribe(["clicks"])
         with pytest.raises(SettingsError, match="its group assigns the partitions"):
             consumer.assign(LOGS)
-        consumer.poll()
-        assert consumer.assigned == set(LOGS)
+        assert owns(consumer)
         consumer.unsubscribe()
         assert not consumer.assigned and not broker.group.members
         with pytest.raises(NotAssigned, match="subscribe"):
@@ -345,17 +367,44 @@ def test_the_next_poll_retries_to_join(broker: FakeCoordinator) -> None:
         consumer.subscribe(["clicks"])
         broker.refusals[JOIN].extend([27] * 1000)
         with pytest.raises(Owned, match="did not settle"):
-            consumer.poll()
+            polled(consumer, 1)
         broker.refusals[JOIN].clear()
-        assert wait_until(lambda: settled(consumer), 20)
+        assert wait_until(lambda: owns(consumer), 20)
 
 
-def settled(consumer: Consumer) -> bool:
+def test_a_full_group_rejects_a_member_at_once(broker: FakeCoordinator) -> None:
+    with opened(broker, group={"join_timeout_s": 60}) as consumer:
+        consumer.subscribe(["clicks"])
+        broker.refusals[JOIN].extend([GROUP_MAX_SIZE_REACHED] * 1000)
+        began = time.monotonic()
+        with pytest.raises(Owned, match="GROUP_MAX_SIZE_REACHED"):
+            polled(consumer, 1)
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("protocol, key", [("classic", JOIN), ("classic", SYNC), ("consumer", 68)])
+def test_a_poll_does_not_wait_for_a_group_or_a_listener(
+    broker: FakeCoordinator, protocol: str, key: int
+) -> None:
+    more(broker)
+    broker.script[key].append(never)
+    with opened(broker, protocol, {"session_timeout_s": 2.0}, request_timeout_s=2) as consumer:
+        consumer.subscribe(["clicks"])
+        began = time.monotonic()
+        assert consumer.poll(0) == {} and consumer.poll(0.2) == {}
+        assert time.monotonic() - began < 1
+        began = time.monotonic()
+    assert time.monotonic() - began < 10, "and close interrupts the join"
+
+
+def owns(consumer: Consumer) -> bool:
+    """Poll until all partitions are assigned."""
     try:
-        consumer.poll()
+        return wait_until(
+            lambda: bool(consumer.poll(0.05, 0)) or consumer.assigned == set(LOGS), 20
+        )
     except Owned:
         return False
-    return consumer.assigned == set(LOGS)
 
 
 # Interruptions: no record is left out, and no call waits for ever
@@ -408,7 +457,7 @@ def test_a_listener_may_not_end_its_caller(broker: FakeCoordinator, call: str) -
 
     with opened(broker) as consumer:
         consumer.subscribe(["clicks"], listener=Ending())
-        consumer.poll(0.05)
+        assert owns(consumer)
         broker.call_for_a_rebalance()
         assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(refused), 20)
     assert "listener" in refused[0]

@@ -302,6 +302,8 @@ class Exchange:
         self._connection_check = BrokerProtocol.check_if_truncated
         self._expected_responses = 0
         """While responses are expected, the connection may not be reused."""
+        self._is_interrupted = False
+        """True until `close`: nothing is sent again."""
         self._last_number = 0
         self._throttled_until = 0.0
         self.ends_by: float | None = None
@@ -326,9 +328,11 @@ class Exchange:
             )
         self._hang_up()
         self._may_reuse_idle = True
+        self._is_interrupted = False
 
     def interrupt(self) -> None:
         """Interrupt a call that waits in another thread. See `Connection.interrupt`."""
+        self._is_interrupted = True
         opened = self._open
         if opened:
             opened[0].interrupt()
@@ -535,6 +539,8 @@ class Exchange:
 
     def _connected(self, deadline: float) -> tuple[Connection, BrokerProtocol]:
         """Return the open connection; else an idle one, or a new one."""
+        if self._is_interrupted:
+            raise ConnectionBroken("interrupted", answered=True)
         if self._open is not None and not self._expected_responses:
             connection, _ = self._open
             if time.monotonic() >= connection.renew_at:

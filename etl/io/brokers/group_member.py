@@ -802,6 +802,11 @@ class CoordinatedMember:
         if not self._terms.holds_assignment:
             self.release()
 
+    def interrupt(self) -> None:
+        """Make `join` or `rejoin`, which waits in another thread, raise. Only `leave` follows."""
+        if self._running is not None:
+            self._running.state.leave()
+
     def leave(self) -> None:
         """Leave the group; a static member keeps its partitions for its session. Never raises."""
         if self._running is not None:

@@ -237,7 +237,7 @@ class MemberState:
     def wait_for_assignment(self, since: float, deadline: float) -> MemberAssignment | None:
         """Return the assignment confirmed by a request at or after `since`.
 
-        None: not by the deadline. Raises the error that ended the membership.
+        None: not by the deadline, or we are leaving. Raises the error that ended the membership.
         """
         with self._changed:
             while True:
@@ -246,7 +246,7 @@ class MemberState:
                 if self._assignment is not None and self._confirmed_at >= since:
                     return self._assignment
                 left = deadline - time.monotonic()
-                if left <= 0:
+                if left <= 0 or self._is_leaving:
                     return None
                 self._changed.wait(left)
 

@@ -583,16 +583,26 @@ class ZooKeeperMember:
         """Set what to call before `rejoin` releases partitions, while they are owned."""
         self._rebalance.before_let_go = do
 
+    @property
+    def is_notification_due(self) -> bool:
+        """True if it is time to `notify_other_members`."""
+        if self._follower is not None or self._look_at is None:
+            return False
+        return self._look_at <= time.monotonic()
+
     def notify_other_members(self) -> None:
         """Make members that gave up because of this one rebalance, when it is time.
 
         A member that does not `follow` calls it regularly.
         """
-        if self._follower is not None or self._look_at is None:
-            return
-        if self._look_at <= time.monotonic():
+        if self.is_notification_due:
             nudged = self._rebalance.nudge_ownerless()
             self._look_at = self._next_look() if nudged else None
+
+    def interrupt(self) -> None:
+        """Make `join` or `rejoin`, which waits in another thread, return. Only `leave` follows."""
+        self._rebalance.is_stopped = True
+        self._changes.wakeup.set()
 
     def follow(self) -> None:
         """See `Member`.

@@ -7,6 +7,8 @@ The public names, all imported from here:
     from etl import Messages           # iterate over the records of a fetched partition
     from etl import Consumer           # consumer of all partitions, alone or as member of a group
     from etl import ConsumerConnector  # streams of records for several threads
+    from etl import TopicPartition     # a partition; ("clicks", 0) names it, too
+    from etl import EtlError           # base class of all errors (etl.errors)
     from etl import EmbeddedCluster    # real ZooKeeper and Kafka on this machine, for tests
 
 A name is imported on first access, so `import etl` loads no other module. Modules below may move;
@@ -18,7 +20,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from etl.errors import EtlError
     from etl.io.brokers.simple_consumer import SimpleConsumer
+    from etl.kafka.request_values import FetchTarget
+    from etl.model.partitions import TopicPartition
     from etl.reader.source import OffsetRanges
     from etl.records.decode import Messages
     from etl.streams.conf import ConsumerConfig, Group, RebalanceListener
@@ -34,6 +39,8 @@ __all__ = [
     "ConsumerConnector",
     "ConsumerTimeout",
     "EmbeddedCluster",
+    "EtlError",
+    "FetchTarget",
     "Group",
     "MessageStream",
     "Messages",
@@ -41,6 +48,7 @@ __all__ = [
     "RebalanceListener",
     "Record",
     "SimpleConsumer",
+    "TopicPartition",
     "__version__",
 ]
 
@@ -50,6 +58,8 @@ _HOMES = {
     "ConsumerConnector": "etl.streams.consumer_connector",
     "ConsumerTimeout": "etl.streams.consumer_connector",
     "EmbeddedCluster": "etl.testkit.cluster",
+    "EtlError": "etl.errors",
+    "FetchTarget": "etl.kafka.request_values",
     "Group": "etl.streams.conf",
     "MessageStream": "etl.streams.consumer_connector",
     "Messages": "etl.records.decode",
@@ -57,6 +67,7 @@ _HOMES = {
     "RebalanceListener": "etl.streams.conf",
     "Record": "etl.streams.records",
     "SimpleConsumer": "etl.io.brokers.simple_consumer",
+    "TopicPartition": "etl.model.partitions",
 }
 
 

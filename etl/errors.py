@@ -96,6 +96,11 @@ class EtlError(Exception):
         }
         super().__init__(message)
 
+    @property
+    def next_offset(self) -> int | None:
+        """Where to continue after a record that cannot be read; None for other errors."""
+        return self.where.get("next_offset")
+
     def __str__(self) -> str:
         places = ", ".join(f"{name} {value}" for name, value in self.where.items())
         text = f"{self.message} ({places})" if places else self.message

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from etl.errors import BrokerRefusal, EtlError
-from etl.model.partitions import Broker, Isolation, Leader, TopicPartition
+from etl.model.partitions import Broker, Isolation, Leader, TopicPartition, partition_of
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed).
@@ -79,6 +79,11 @@ class FetchTarget:
 
     Brokers reject a fetch from a recreated topic by it.
     """
+
+    def __post_init__(self) -> None:
+        """Take a name of the partition, `("clicks", 0)`, too."""
+        if not isinstance(self.partition, TopicPartition):
+            object.__setattr__(self, "partition", partition_of(self.partition))
 
 
 def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:

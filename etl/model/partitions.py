@@ -126,6 +126,48 @@ class TopicPartition(
         return f"{self.topic} {self.key}"
 
 
+PartitionName = TopicPartition | tuple[str, int] | tuple[str, int, int | None]
+"""A partition as programs name it: topic and number; on Jafka also the broker's id."""
+AnyPartition = TypeVar("AnyPartition", bound=PartitionName)
+
+
+def partition_of(name: PartitionName) -> TopicPartition:
+    """Return the partition of this name."""
+    if isinstance(name, TopicPartition):
+        return name
+    return TopicPartition(*name)
+
+
+class ByPartition(dict[TopicPartition, Value]):
+    """Values by partition, which are also found by a name of it: `("clicks", 0)`."""
+
+    def __missing__(self, name: Any) -> Value:
+        if isinstance(name, tuple) and not isinstance(name, TopicPartition):
+            partition = _named(name)
+            if partition is not None and dict.__contains__(self, partition):
+                return dict.__getitem__(self, partition)
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or dict.__contains__(self, _named(name))
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return the value of the partition, else the default."""
+        return self[name] if name in self else default
+
+
+def by_partition(values: Mapping[Any, Value]) -> ByPartition[Value]:
+    """Return these values, given by partitions or their names."""
+    return ByPartition((partition_of(name), value) for name, value in values.items())
+
+
+def _named(name: object) -> TopicPartition | None:
+    try:
+        return TopicPartition(*name)  # type: ignore[misc]
+    except (TypeError, ValueError):
+        return None
+
+
 def in_order(topic_partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Sort by topic, broker and partition, as documents and reports do."""
     partitions = list(topic_partitions)

@@ -35,7 +35,8 @@ class FetchOptions:
     timeout_s: float = TIMEOUT_S
     """Of one request."""
     max_wait_ms: int = 500
-    """Time that a broker may delay an empty response."""
+    """Time that a broker may delay a response with fewer than `min_bytes`."""
+    min_bytes: int = 1
     deadline_s: float = 120.0
     """Time that a partition may return nothing before its range fails."""
     retry: int = 8

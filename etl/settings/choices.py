@@ -13,6 +13,9 @@ import ipaddress
 import os
 import re
 from enum import Enum
+from typing import TypeVar
+
+from etl.errors import SettingsError
 
 
 class StartAt(str, Enum):
@@ -20,6 +23,20 @@ class StartAt(str, Enum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def parse_choice(kind: type[Choice], value: object, key: str) -> Choice:
+    """Return the member with this value. Raises SettingsError that lists the choices."""
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(str(member.value) for member in kind)
+        raise SettingsError(
+            f"{value!r} is not a valid {key}", key=key, action=f"Use one of {choices}"
+        ) from None
 
 
 class OnDataLoss(str, Enum):

@@ -75,15 +75,15 @@ class Lane:
         """Make the call in the lane, wait for it, and return its result."""
         return self.submit(call).result()
 
-    def close(self, last: Callable[[], object]) -> None:
+    def close(self, last: Callable[[], object], *, wait_s: float = _CLOSED_WITHIN_S) -> None:
         """Make this call after all others, and end the lane.
 
-        Returns earlier if a call still waits for a silent server.
+        Returns after `wait_s` if a call still waits for a silent server.
         """
         result = self.submit(last)
         self._calls.put(None)
         if self._thread is not None:
-            self._thread.join(_CLOSED_WITHIN_S)
+            self._thread.join(wait_s)
         if result.done():
             result.result()
 

@@ -6,12 +6,13 @@ Immutable values, no I/O; and the listener of rebalances.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.decide.group_assignment import STRATEGIES, Strategy
-from etl.errors import SettingsError
+from etl.errors import EtlError, SettingsError
 from etl.kafka.broker_types import release_name
 from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
 from etl.model.partitions import (
@@ -29,10 +30,13 @@ from etl.settings.choices import (
     MIB,
     TIMEOUT_S,
     StartAt,
+    parse_choice,
     split_address,
 )
 from etl.settings.load import access_of, security_of
 
+_OLD_WORDS = {"smallest": "earliest", "largest": "latest"}
+"""`auto.offset.reset` of Jafka and Kafka 0.8."""
 _SECONDS = (
     "session_timeout_s",
     "join_timeout_s",
@@ -93,15 +97,7 @@ class Group:
             configured = Membership.ZOOKEEPER
         else:
             configured = Membership.COORDINATOR
-        try:
-            membership = Membership(configured)
-        except ValueError:
-            choices = ", ".join(kind.value for kind in Membership)
-            raise SettingsError(
-                f"{self.membership!r} is not a kind of membership",
-                key="membership",
-                action=f"Use one of {choices}",
-            ) from None
+        membership = parse_choice(Membership, configured, "membership")
         for key in _SECONDS:
             value = getattr(self, key)
             # the consumer protocol reads -1 as "unchanged"
@@ -272,15 +268,25 @@ class ConsumerConfig:
     max_partition_fetch_bytes: int = MIB
     max_batch_bytes: int = MAX_BATCH_BYTES
     fetch_max_wait_ms: int = 500
+    fetch_min_bytes: int = 1
     request_timeout_s: float = TIMEOUT_S
     security: SecurityInput = None
     zookeeper_security: ZooKeeperAccessInput = None
 
     @property
+    def description(self) -> str:
+        """The brokers and the group, for a representation."""
+        group = self.group.name if isinstance(self.group, Group) else self.group
+        servers = self.bootstrap_servers or self.zookeeper
+        if servers is not None and not isinstance(servers, str):
+            servers = ",".join(servers)
+        return f"of {servers}" + (f", group {group}" if group is not None else "")
+
+    @property
     def storage(self) -> OffsetsStorage:
         """The store of the group's offsets: as configured, else ZooKeeper if it is given."""
         if self.offsets_storage:
-            return OffsetsStorage(self.offsets_storage)
+            return parse_choice(OffsetsStorage, self.offsets_storage, "offsets_storage")
         return OffsetsStorage.ZOOKEEPER if self.zookeeper else OffsetsStorage.KAFKA
 
     @property
@@ -301,22 +307,27 @@ class ConsumerConfig:
     @property
     def is_physical(self) -> bool:
         """True if offsets are byte positions."""
-        return BrokerFamily(self.broker_type) is BrokerFamily.JAFKA
+        family = parse_choice(BrokerFamily, self.broker_type, "broker_type")
+        return family is BrokerFamily.JAFKA
 
     @property
     def begins(self) -> StartAt | None:
         """The start of partitions without a committed offset; None: an error."""
-        return None if self.auto_offset_reset is None else StartAt(self.auto_offset_reset)
+        if self.auto_offset_reset is None:
+            return None
+        word = _OLD_WORDS.get(self.auto_offset_reset, self.auto_offset_reset)
+        return parse_choice(StartAt, word, "auto_offset_reset")
 
     @property
     def fetch_options(self) -> FetchOptions:
         """Return the options of fetches."""
         return FetchOptions(
-            isolation=Isolation(self.isolation_level),
+            isolation=parse_choice(Isolation, self.isolation_level, "isolation_level"),
             fetch_max_bytes=self.fetch_max_bytes,
             partition_max_bytes=min(self.max_partition_fetch_bytes, self.fetch_max_bytes),
             max_batch_bytes=self.max_batch_bytes,
             max_wait_ms=self.fetch_max_wait_ms,
+            min_bytes=self.fetch_min_bytes,
             timeout_s=self.request_timeout_s,
         )
 
@@ -348,12 +359,12 @@ class ConsumerConfig:
                 raise SettingsError(
                     f"{size} is not a valid number of bytes", key=key, action="Pass 1 or more"
                 )
-        if not self.fetch_max_wait_ms >= 0:
-            raise SettingsError(
-                f"{self.fetch_max_wait_ms} is not a valid number of milliseconds",
-                key="fetch_max_wait_ms",
-                action="Pass 0 or more",
-            )
+        for key in ("fetch_max_wait_ms", "fetch_min_bytes"):
+            number = getattr(self, key)
+            if not number >= 0:
+                raise SettingsError(
+                    f"{number} is not a valid {key}", key=key, action="Pass 0 or more"
+                )
         if not self.request_timeout_s > 0:
             raise SettingsError(
                 f"{self.request_timeout_s:g} is not a valid number of seconds",
@@ -364,6 +375,7 @@ class ConsumerConfig:
     def checked(self) -> Group | None:
         """Return the group with defaults resolved. Raises SettingsError for invalid settings."""
         self._reject_sizes()
+        _ = self.begins, self.fetch_options  # which reject other words
         if self.bootstrap_servers is None and self.zookeeper is None:
             raise SettingsError(
                 "The consumer has no brokers to connect to",
@@ -413,3 +425,43 @@ class ConsumerConfig:
                 action="Use kafka, or membership=zookeeper",
             )
         return group
+
+
+_SECTIONS = (
+    ("source.security", "security"),
+    ("source.listener", "security.listener"),
+    ("source.topics", "the topics"),
+    ("source.", ""),
+    ("zookeeper.connect", "zookeeper"),
+    ("zookeeper.session_timeout_s", "Group.session_timeout_s"),
+    ("zookeeper.tls", "zookeeper_security.tls"),
+    ("zookeeper.auth", "zookeeper_security.auth"),
+    ("group.join.", "Group."),
+)
+"""Keys of a conf, and the arguments of a consumer for them."""
+
+
+@contextmanager
+def naming_arguments() -> Iterator[None]:
+    """Raise errors with the arguments of a consumer in place of a conf's keys."""
+    try:
+        yield
+    except EtlError as error:
+        raise _with_arguments(error) from error.__cause__
+
+
+def _with_arguments(error: EtlError) -> EtlError:
+    """Return the error with arguments; the error itself if it names no key."""
+
+    def reword(text: str) -> str:
+        for section, argument in _SECTIONS:
+            text = text.replace(section, argument)
+        return text
+
+    place: dict[str, Any] = {}
+    for name, value in error.where.items():
+        place[name] = reword(value) if name == "key" else value
+    action = reword(error.action)
+    if action == error.action and place == error.where:
+        return error
+    return type(error)(reword(error.message), action=action, **place)

@@ -23,7 +23,17 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.cluster_requests import Cluster
-from etl.model.partitions import BrokerFamily, Isolation, OffsetsStorage, TopicPartition
+from etl.model.partitions import (
+    AnyPartition,
+    BrokerFamily,
+    ByPartition,
+    Isolation,
+    OffsetsStorage,
+    PartitionName,
+    TopicPartition,
+    by_partition,
+    partition_of,
+)
 from etl.settings.choices import FETCH_MAX_BYTES, MAX_BATCH_BYTES, MIB, TIMEOUT_S, StartAt
 from etl.streams.background import Lane, Results
 from etl.streams.conf import (
@@ -34,11 +44,14 @@ from etl.streams.conf import (
     ZooKeeperAccessInput,
     by_filter,
     by_names,
+    naming_arguments,
 )
 from etl.streams.fetches import Fetches
 from etl.streams.group_member import ConsumerResources, GroupSubscription, open_cluster
 from etl.streams.positions import OffsetStore, Positions, reject_invalid_offset
 from etl.streams.records import Decoder, Record
+
+_ITERATION_S = 1.0
 
 
 class SingleThreadGuard:
@@ -72,15 +85,12 @@ class SingleThreadGuard:
             was_inside = self._is_inside
             self._is_inside = True
             try:
-                yield
+                with naming_arguments():
+                    yield
             finally:
                 self._is_inside = was_inside
         finally:
             self._lock.release()
-
-
-Log = TopicPartition | tuple[str, int] | tuple[str, int, int | None]
-"""A partition: topic and number; on Jafka and Kafka 0.7 also the broker's id."""
 
 
 class Consumer:
@@ -99,7 +109,7 @@ class Consumer:
         isolation_level      `read_committed`: no records of open and aborted transactions
         fetch_max_bytes      of one response; max_partition_fetch_bytes: of one partition in it
         max_batch_bytes      limit to which these grow for one large record batch
-        fetch_max_wait_ms    how long a broker may delay an empty response
+        fetch_max_wait_ms    how long a broker may delay a response below fetch_min_bytes
         request_timeout_s    of each request; also the time that a partition may lack a leader
                              before `poll` raises
         security, zookeeper_security   keys of `source.security` in a conf, and `listener`; `tls`
@@ -127,6 +137,7 @@ class Consumer:
         max_partition_fetch_bytes: int = MIB,
         max_batch_bytes: int = MAX_BATCH_BYTES,
         fetch_max_wait_ms: int = 500,
+        fetch_min_bytes: int = 1,
         request_timeout_s: float = TIMEOUT_S,
         security: SecurityInput = None,
         zookeeper_security: ZooKeeperAccessInput = None,
@@ -148,11 +159,12 @@ class Consumer:
             max_partition_fetch_bytes,
             max_batch_bytes,
             fetch_max_wait_ms,
+            fetch_min_bytes,
             request_timeout_s,
             security,
             zookeeper_security,
         )
-        with ExitStack() as until:
+        with naming_arguments(), ExitStack() as until:
             self._begin(open_cluster(conf, until), conf, until, key_decoder, value_decoder)
 
     @classmethod
@@ -180,6 +192,9 @@ class Consumer:
         self._cluster = resources.cluster
         self._requests = resources.requests
         self._offset_store = resources.offset_store
+        self._results = resources.results
+        self._is_woken = False
+        self._description = conf.description
         self._isolation = options.isolation
         self._is_physical = conf.is_physical
         self._request_timeout_s = options.timeout_s
@@ -202,6 +217,16 @@ class Consumer:
 
     def __enter__(self) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        state = "closed" if self._guard.is_closed else f"{len(self.assigned)} partitions"
+        return f"<Consumer {self._description}, {state}>"
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield records one by one, without end; `commit` covers those that were yielded."""
+        while True:
+            for records in self.poll(_ITERATION_S, 1).values():
+                yield from records
 
     def __exit__(
         self,
@@ -228,6 +253,12 @@ class Consumer:
 
     # Partitions
 
+    def topics(self) -> frozenset[str]:
+        """Return the existing topics, without internal ones."""
+        with self._exclusive():
+            found = self._requests.call(lambda: self._cluster.describe(None)).topics.values()
+            return frozenset(topic.topic for topic in found if not topic.is_internal)
+
     def partitions_of(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the partitions of a topic that have a leader now, for `assign`.
 
@@ -237,7 +268,7 @@ class Consumer:
             leaders = self._requests.call(lambda: self._cluster.describe([topic])).leaders
             return tuple(sorted(partition for partition in leaders if partition.topic == topic))
 
-    def assign(self, partitions: Iterable[Log]) -> None:
+    def assign(self, partitions: Iterable[PartitionName]) -> None:
         """Read these partitions and no others, from the next `poll` on.
 
         One that stays continues, paused or not; a new one begins at the group's committed offset,
@@ -264,8 +295,8 @@ class Consumer:
         included. A second call replaces the first.
 
         Polls return nothing during a rebalance, and raise Owned after `Group.join_timeout_s` of it;
-        `listener` is called at changes, by polls. Raises SettingsError without a group, and while partitions are
-        assigned by hand.
+        `listener` is called at changes, by polls. Raises SettingsError without a group, and while
+        partitions are assigned by hand.
         """
         if (pattern is None) is not bool(topics) or isinstance(topics, str):
             raise SettingsError(
@@ -292,12 +323,10 @@ class Consumer:
 
     @property
     def is_rebalancing(self) -> bool:
-        """True while the consumer joins its group, or the group rebalances: polls return nothing."""
+        """True while the consumer joins its group, or rebalances: polls return nothing."""
         return self._group.is_rebalancing
 
-    def poll(
-        self, timeout_s: float = 0.0, max_records: int = 500
-    ) -> dict[TopicPartition, list[Record]]:
+    def poll(self, timeout_s: float = 0.0, max_records: int = 500) -> ByPartition[list[Record]]:
         """Return up to `max_records` records by partition, each in its order.
 
         Empty if no record came in time: the next poll continues what this one began. So it takes no
@@ -311,7 +340,8 @@ class Consumer:
             BrokerUnreachable, TopicMissing
                                  a partition was unreachable or missing for `request_timeout_s`,
                                  and no other one has records
-            NeedsDecision        a partition has no committed offset, and `auto_offset_reset` is None
+            NeedsDecision        a partition has no committed offset, and `auto_offset_reset` is
+                                 None
             and, as a member, as `run.service_interfaces.Member.join`
         """
         with self._exclusive(nests=False):
@@ -329,9 +359,15 @@ class Consumer:
                     found = self._step(wait_until, max_records if is_settled else 0)
                 if is_settled and not found:
                     positions.reject_unreachable()
-                if found or time.monotonic() >= deadline:
-                    return found
+                if found or self._is_woken or time.monotonic() >= deadline:
+                    self._is_woken = False
+                    return ByPartition(found)
                 wait_until = deadline
+
+    def wakeup(self) -> None:
+        """Make the poll that waits in another thread return now, else the next one."""
+        self._is_woken = True
+        self._results.notify()
 
     def _step(self, wait_until: float, max_records: int) -> dict[TopicPartition, list[Record]]:
         """Take what requests found, and send the next ones; waits for a result at most once."""
@@ -339,6 +375,7 @@ class Consumer:
         positions.initialize()
         positions.add_fetched(self._fetches.end(wait_until))
         found = positions.take(max_records)
+        self._fetches.close_unused(positions.progress)
         try:
             self._fetches.begin(positions.to_request())
         except EtlError:  # these records are returned first; the next poll raises it
@@ -347,7 +384,7 @@ class Consumer:
         positions.advance(found)
         return found
 
-    def pause(self, partitions: Collection[Log]) -> None:
+    def pause(self, partitions: Collection[PartitionName]) -> None:
         """Fetch and return no records of these partitions until they are resumed.
 
         Raises NotAssigned, and then pauses none.
@@ -355,7 +392,7 @@ class Consumer:
         with self._exclusive():
             self._positions.scheduler.pause(_partitions(partitions))
 
-    def resume(self, partitions: Collection[Log]) -> None:
+    def resume(self, partitions: Collection[PartitionName]) -> None:
         """Read paused partitions again. Raises NotAssigned, and then resumes none."""
         with self._exclusive():
             self._positions.scheduler.resume(_partitions(partitions))
@@ -367,13 +404,13 @@ class Consumer:
 
     # Positions
 
-    def position(self, partition: Log) -> int:
+    def position(self, partition: PartitionName) -> int:
         """Return the next offset of `poll`.
 
         Raises NotAssigned; BrokerUnreachable or TopicMissing if there is none within
         `request_timeout_s`.
         """
-        topic_partition = TopicPartition(*partition)
+        topic_partition = partition_of(partition)
         with self._exclusive():
             positions = self._positions
             deadline = time.monotonic() + self._request_timeout_s
@@ -384,55 +421,81 @@ class Consumer:
                     raise positions.failure(topic_partition)
             return positions.next_offsets[topic_partition]
 
-    def seek(self, partition: Log, offset: int) -> None:
+    def seek(self, partition: PartitionName, offset: int) -> None:
         """Continue at this offset. Raises NotAssigned, and ValueError for an invalid offset.
 
         `poll` raises for an offset outside of the partition.
         """
         with self._exclusive():
-            self._positions.seek(TopicPartition(*partition), offset)
+            self._positions.seek(partition_of(partition), offset)
 
-    def seek_to_beginning(self, partitions: Collection[Log] | None = None) -> None:
+    def seek_to_beginning(self, partitions: Collection[PartitionName] | None = None) -> None:
         """Continue at the log start; None: of all assigned partitions.
 
         Raises NotAssigned, BrokerUnreachable.
         """
         self._seek_to(StartAt.EARLIEST, partitions)
 
-    def seek_to_end(self, partitions: Collection[Log] | None = None) -> None:
+    def seek_to_end(self, partitions: Collection[PartitionName] | None = None) -> None:
         """Continue at the readable end; None: of all assigned partitions.
 
         Raises NotAssigned, BrokerUnreachable.
         """
         self._seek_to(StartAt.LATEST, partitions)
 
-    def offsets_for_times(self, times_ms: Mapping[Log, int]) -> dict[TopicPartition, int | None]:
+    def beginning_offsets(self, partitions: Collection[PartitionName]) -> ByPartition[int]:
+        """Return the log start of each partition. They need not be assigned.
+
+        Raises TopicMissing, BrokerUnreachable.
+        """
+        with self._exclusive():
+            return ByPartition(self._positions.bounds(StartAt.EARLIEST, _partitions(partitions)))
+
+    def end_offsets(self, partitions: Collection[PartitionName]) -> ByPartition[int]:
+        """Return the readable end of each partition; otherwise as `beginning_offsets`."""
+        with self._exclusive():
+            return ByPartition(self._positions.bounds(StartAt.LATEST, _partitions(partitions)))
+
+    def lag(self) -> ByPartition[int]:
+        """Return the offsets (on Jafka bytes) from position to readable end.
+
+        Of each assigned partition that has a position. Raises as `end_offsets`.
+        """
+        with self._exclusive():
+            positions = self._positions.next_offsets
+            ends = self._positions.bounds(StartAt.LATEST, list(positions))
+            lags = ByPartition[int]()
+            for partition, end in ends.items():
+                lags[partition] = max(0, end - positions[partition])
+            return lags
+
+    def offsets_for_times(self, times_ms: Mapping[AnyPartition, int]) -> ByPartition[int | None]:
         """Return the first offset at or after each time (ms since 1970); None if there is none.
 
         Partitions need not be assigned. Raises ValueError for a negative time, SettingsError if the
         broker cannot search by time (Jafka, Kafka before 0.10.1).
         """
         with self._exclusive():
-            times = {TopicPartition(*partition): time_ms for partition, time_ms in times_ms.items()}
+            times = by_partition(times_ms)
             if not times:
-                return {}
+                return ByPartition()
 
             def request() -> dict[TopicPartition, int | None]:
                 self._positions.reject_missing(times)
                 return self._cluster.first_at(times, isolation=self._isolation)
 
-            return self._requests.call(request)
+            return ByPartition(self._requests.call(request))
 
     # Committed offsets
 
-    def committed(self, partitions: Collection[Log]) -> dict[TopicPartition, int]:
+    def committed(self, partitions: Collection[PartitionName]) -> ByPartition[int]:
         """Return the committed offset of each partition that has one. They need not be assigned."""
         with self._exclusive():
             store = self._required_store()
             wanted = _partitions(partitions)
-            return self._requests.call(lambda: store.committed(wanted))
+            return ByPartition(self._requests.call(lambda: store.committed(wanted)))
 
-    def commit(self, offsets: Mapping[Log, int] | None = None) -> None:
+    def commit(self, offsets: Mapping[AnyPartition, int] | None = None) -> None:
         """Commit next offsets for the group.
 
         None: the positions of all assigned partitions that were polled or sought.
@@ -449,9 +512,7 @@ class Consumer:
             else:
                 for offset in offsets.values():
                     reject_invalid_offset(offset)
-                next_offsets = {
-                    TopicPartition(*partition): offset for partition, offset in offsets.items()
-                }
+                next_offsets = by_partition(offsets)
             if next_offsets:
                 self._group.commit(next_offsets)
 
@@ -464,7 +525,7 @@ class Consumer:
             )
         return self._offset_store
 
-    def _seek_to(self, where: StartAt, topic_partitions: Collection[Log] | None) -> None:
+    def _seek_to(self, where: StartAt, topic_partitions: Collection[PartitionName] | None) -> None:
         with self._exclusive():
             partitions = None
             if topic_partitions is not None:
@@ -472,5 +533,5 @@ class Consumer:
             self._positions.seek_to(where, partitions)
 
 
-def _partitions(partitions: Iterable[Log]) -> list[TopicPartition]:
-    return [TopicPartition(*partition) for partition in partitions]
+def _partitions(partitions: Iterable[PartitionName]) -> list[TopicPartition]:
+    return [partition_of(partition) for partition in partitions]

@@ -21,12 +21,19 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
+from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError, TopicMissing
 from etl.ledger.topic_filters import FilterKind
 from etl.model.partitions import Membership, TopicPartition
 from etl.reader.cursor import RangeProgress
-from etl.settings.choices import MIB
-from etl.streams.conf import ConsumerConfig, RebalanceListener, Subscription, by_filter, by_names
+from etl.settings.choices import MIB, parse_choice
+from etl.streams.conf import (
+    ConsumerConfig,
+    RebalanceListener,
+    Subscription,
+    by_filter,
+    by_names,
+    naming_arguments,
+)
 from etl.streams.fetches import Fetches
 from etl.streams.group_member import GroupSubscription, open_cluster
 from etl.streams.positions import Positions
@@ -290,7 +297,8 @@ class FetcherThread:
         failure: BaseException | None = None
         try:
             while not self._is_stopping:
-                self._try_step()
+                with naming_arguments():
+                    self._try_step()
         except BaseException as error:  # raised by the streams
             failure = error
         try:
@@ -311,7 +319,8 @@ class FetcherThread:
         try:
             self._step()
         except EtlError as error:
-            if not error.retriable:
+            # Streams of other topics go on without one that was deleted.
+            if not error.retriable and not isinstance(error, TopicMissing):
                 raise
             with self._changed:
                 self.temporary_failure = error
@@ -333,6 +342,7 @@ class FetcherThread:
             self.positions.initialize()
         self.positions.add_fetched(self._fetches.end(time.monotonic() + _SLICE_S))
         if is_settled:
+            self._fetches.close_unused(self.positions.progress)
             self._fetches.begin(self.positions.to_request())
             self.positions.reject_unreachable()
 
@@ -549,7 +559,10 @@ class ConsumerConnector:
                 f"{streams!r} is not a valid number of streams", action="Pass 1 or more"
             )
         subscription = by_filter(
-            pattern, FilterKind(kind), threads=streams, in_zookeeper=self._is_in_zookeeper
+            pattern,
+            parse_choice(FilterKind, kind, "kind"),
+            threads=streams,
+            in_zookeeper=self._is_in_zookeeper,
         )
         made = [self._stream(None, number, timeout_s) for number in range(streams)]
         self._start(subscription, made, key_decoder, value_decoder)
@@ -593,7 +606,7 @@ class ConsumerConnector:
                 "A connector makes its streams once", action="Use another ConsumerConnector"
             )
         conf = self._conf
-        with ExitStack() as until:
+        with naming_arguments(), ExitStack() as until:
             resources = open_cluster(conf, until)
             options = conf.fetch_options
             fetches = Fetches(

@@ -51,6 +51,7 @@ from etl.streams.background import Lane, Results
 
 _MIN_PARTITION_BYTES = 64 << 10
 _RETRY_S = 0.2
+_SWEEP_S = 1.0
 _MIN_PAUSE_S = 0.01
 _MAX_PAUSE_S = 0.25
 _TIMES = {StartAt.EARLIEST: EARLIEST, StartAt.LATEST: LATEST}
@@ -162,11 +163,10 @@ class _Connection:
             pause_s = min(_MIN_PAUSE_S * 2**doublings, _MAX_PAUSE_S)
         self.paused_until = now + pause_s
 
-    def close(self) -> None:
-        """Interrupt the request in flight and close, without waiting for a silent broker."""
+    def interrupt(self) -> None:
+        """End the request in flight."""
         if self.response is not None and not self.response.done():
             self.consumer.interrupt()
-        self.lane.close(self.consumer.close)
 
 
 class Fetches:
@@ -193,13 +193,16 @@ class Fetches:
         self._leaders: Future[dict[TopicPartition, Leader | NoLeader]] | None = None
         """The lookup of leaders in flight."""
         self._leaders_found_at = 0.0
+        self._swept_at = time.monotonic()
 
     def close(self) -> None:
         """Close all connections."""
         connections = list(self._connections.values())
         self._connections.clear()
         for connection in connections:
-            connection.close()
+            connection.interrupt()
+        for connection in connections:
+            connection.lane.close(connection.consumer.close)
 
     def begin(self, partitions: Sequence[RangeProgress]) -> None:
         """Send a request to each idle leader of these, without waiting.
@@ -226,10 +229,15 @@ class Fetches:
                 yield from self._receive(connection)
 
     def close_unused(self, partitions: Iterable[RangeProgress]) -> None:
-        """Close connections to brokers that lead none of these partitions."""
+        """Close connections to brokers that lead none of these partitions; not at each call."""
+        if time.monotonic() < self._swept_at + _SWEEP_S:
+            return
+        self._swept_at = time.monotonic()
         used = {progress.leader.broker for progress in partitions if progress.leader}
         for broker in self._connections.keys() - used:
-            self._connections.pop(broker).close()
+            connection = self._connections.pop(broker)
+            connection.interrupt()
+            connection.lane.close(connection.consumer.close, wait_s=0.0)
 
     def _next_begin_at(self) -> float:
         """Return when the first paused connection may be used, or leaders be looked up again."""
@@ -295,6 +303,7 @@ class Fetches:
             isolation_level=options.isolation,
             fetch_max_wait_ms=options.max_wait_ms,
             max_bytes=max_bytes,
+            min_bytes=options.min_bytes,
             keeps_arrived=True,
         )
         partitions = {

@@ -27,8 +27,15 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from etl.decide.group_assignment import OTHERS_BACKOFF_S, Strategy, Timing
-from etl.errors import BrokerUnreachable, MembershipLost, NotAssigned, SessionLost, SettingsError
-from etl.io.brokers.cluster_requests import Cluster
+from etl.errors import (
+    BrokerUnreachable,
+    MembershipLost,
+    NotAssigned,
+    SessionLost,
+    SettingsError,
+    TopicMissing,
+)
+from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
 from etl.io.clusters import registered_cluster
@@ -482,6 +489,7 @@ class GroupSubscription:
         self._group = resources.group
         self._offset_store = resources.offset_store
         self._open_member = resources.open_member
+        self._cluster = resources.cluster
         self._requests = resources.requests
         self._results = resources.results
         self._lane = Lane("group", resources.results)
@@ -500,6 +508,10 @@ class GroupSubscription:
         """Guards the member and the calls against the thread that checks for polls."""
         self._is_stale = False
         """True if the member left because polls stopped."""
+        self._topics: frozenset[str] = frozenset()
+        """Topics with partitions in the last assignment."""
+        self._deleted: Future[frozenset[str]] | None = None
+        """The request which topics without partitions were deleted."""
         self._commit_in_flight: Future[None] | None = None
         """An auto-commit."""
         self._committed_at = time.monotonic()
@@ -734,8 +746,25 @@ class GroupSubscription:
         if member.needs_rebalance:
             self._begin_step(member, member.rebalance)
             return False
+        self._reject_deleted_topics()
         self._auto_commit(group)
         return True
+
+    def _reject_deleted_topics(self) -> None:
+        """Raise TopicMissing, once, for a subscribed topic that was assigned and is gone."""
+        if self._deleted is None or not self._deleted.done():
+            return
+        request = self._deleted
+        self._deleted = None
+        deleted: frozenset[str] = frozenset()
+        with contextlib.suppress(BrokerUnreachable):
+            deleted = request.result()
+        if deleted:
+            raise TopicMissing(
+                "A subscribed topic was deleted",
+                topic=min(deleted),
+                action="Check who deleted it. Once it is created again, the group reads it",
+            )
 
     def _begin_step(self, member: GroupMember, step: Callable[[], MemberAssignment | None]) -> None:
         self._step = member, self._lane.submit(step)
@@ -781,6 +810,7 @@ class GroupSubscription:
 
     def _apply(self, assignment: MemberAssignment, member: GroupMember) -> None:
         self._member = member
+        self._note_topics(frozenset(each.topic for each in assignment.partitions))
         previous = frozenset(self._positions.scheduler.assigned)
         self._positions.assign(sorted(assignment.partitions))
         lost = previous - assignment.partitions
@@ -789,6 +819,14 @@ class GroupSubscription:
         new = assignment.partitions - previous
         if new:
             self._listener.assigned(new)
+
+    def _note_topics(self, topics: frozenset[str]) -> None:
+        missing = self._topics - topics
+        self._topics = topics
+        if missing and self._subscription is not None and self._subscription.filter is None:
+            self._deleted = self._requests.submit(
+                lambda: unknown_topics(self._cluster.describe(missing), missing)
+            )
 
     def _leave(self) -> None:
         """Leave in the lane, before the next step."""

@@ -360,7 +360,7 @@ class Positions:
         if partitions is None:
             partitions = self.scheduler.assigned
         self._reject_unassigned(partitions)
-        for partition, offset in self._bounds(where, partitions).items():
+        for partition, offset in self.bounds(where, partitions).items():
             self.seek(partition, offset)
 
     def initialize(self) -> None:
@@ -532,9 +532,13 @@ class Positions:
                 if missing:
                     raise missing
 
-    def _bounds(
+    def bounds(
         self, where: StartAt, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
+        """Return the log start or the readable end of partitions, which need not be assigned.
+
+        Raises TopicMissing, BrokerUnreachable.
+        """
         if not partitions:
             return {}
 

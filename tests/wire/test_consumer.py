@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from etl import Consumer, Group, Record
+from etl import Consumer, FetchTarget, Group, Messages, Record, SimpleConsumer
 from etl.errors import (
     BrokerUnreachable,
     ConsumerInUse,
@@ -23,16 +24,18 @@ from etl.errors import (
     ExpiredOffsets,
     NeedsDecision,
     NotAssigned,
+    NotKafka,
     RanOutBeforeUntil,
     SettingsError,
     TopicMissing,
 )
 from etl.io.brokers.cluster_requests import Cluster
+from etl.io.brokers.connection import not_kafka
 from etl.model.partitions import Isolation, TopicPartition
 from etl.reader.fetch_options import FetchOptions
 from etl.streams import consumer as room
 from etl.streams.background import Lane, Results
-from etl.streams.conf import ConsumerConfig
+from etl.streams.conf import ConsumerConfig, naming_arguments
 from etl.streams.fetches import bytes_per_partition
 from etl.streams.group_member import ConsumerResources
 from etl.testkit.server_process import wait_until
@@ -138,7 +141,7 @@ def test_a_damaged_record_batch_is_raised_again_until_a_seek_after_it(kafka: Fak
         for _ in range(2):
             with pytest.raises(CorruptData, match="Seek to next_offset") as raised:
                 consumer.poll(5)
-        assert raised.value.where["next_offset"] == 8
+        assert raised.value.next_offset == 8
         consumer.seek(P0, 4)
         assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], "it was damaged on the way"
 
@@ -300,6 +303,7 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
                 "max_partition_fetch_bytes",
                 "max_batch_bytes",
                 "fetch_max_wait_ms",
+                "fetch_min_bytes",
                 "request_timeout_s",
             )
         ),
@@ -400,6 +404,71 @@ def test_a_name_that_no_topic_can_have_is_rejected_at_once(kafka: FakeBroker) ->
             polled(consumer, 1)
         with pytest.raises(SettingsError, match="topic abc"):
             Consumer("127.0.0.1:1", group="g").subscribe(["topic abc"])
+
+
+# What programs ask for
+
+
+def test_a_partition_is_found_by_its_name(kafka: FakeBroker) -> None:
+    name = ("clicks", 0)
+    with opened(kafka, assigned=[name], group="readers") as consumer:
+        found = consumer.poll(5)
+        assert name in found and found[name] == found[P0] == found.get(name)
+        assert ("clicks", 1) not in found and found.get(("clicks", 1)) is None
+        consumer.commit({name: 3})
+        assert consumer.committed([name])[name] == 3
+    with SimpleConsumer(kafka.host, kafka.port) as broker:
+        assert broker.list_offsets({name: "latest"})[name].offset == 8
+        broker.commit_offsets("readers", {name: 4})
+        assert broker.fetch_offsets("readers", [name])[name].offset == 4
+        target = FetchTarget(name, 4, 1 << 20)  # type: ignore[arg-type]
+        [fetched] = broker.multifetch([target]).partitions
+        assert [message.offset for message in Messages(fetched)] == [4, 5, 6, 7]
+        with pytest.raises(SettingsError, match="Use one of read_committed, read_uncommitted"):
+            broker.fetch("clicks", 0, 0, isolation_level="dirty")
+
+
+def test_ends_lag_topics_and_records_one_by_one(kafka: FakeBroker) -> None:
+    with opened(kafka, assigned=[P0, P1], auto_offset_reset="smallest") as consumer:
+        assert consumer.beginning_offsets([P0]) == {P0: 0}
+        assert consumer.end_offsets([P0, P1]) == {P0: 8, P1: 4}
+        assert consumer.topics() == {"clicks"}
+        assert [record.offset for record in islice(consumer, 3)] == [0, 1, 2]
+        assert consumer.position(P0) == 3
+        assert consumer.lag() == {P0: 5, P1: 4}
+        assert repr(consumer) == f"<Consumer of 127.0.0.1:{kafka.port}, 2 partitions>"
+
+
+def test_another_thread_ends_a_poll(kafka: FakeBroker) -> None:
+    with opened(kafka, auto_offset_reset="latest") as consumer, ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(consumer.poll, 60)
+        assert not wait([polling], 0.2).done
+        consumer.wakeup()
+        assert polling.result(10) == {}
+
+
+def test_a_connection_without_partitions_is_closed() -> None:
+    world = World()
+    with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
+        one.append("clicks", 0, batch(0))
+        two.append("clicks", 1, batch(0))
+        with opened(one, assigned=[P0, P1]) as consumer:
+            assert len(polled(consumer, 8)) == 8
+            consumer.assign([P0])
+            assert wait_until(lambda: not consumer.poll(0.1) and not two.open_connections(), 20)
+
+
+def test_an_error_names_arguments_of_the_consumer(kafka: FakeBroker) -> None:
+    with pytest.raises(SettingsError, match="Use one of earliest, latest"):
+        opened(kafka, auto_offset_reset="first")
+    with pytest.raises(SettingsError, match="Use one of zookeeper, kafka"):
+        opened(kafka, group="g", offsets_storage="disk")
+    with pytest.raises(NotKafka) as raised, naming_arguments():
+        raise not_kafka("h:1", b"\x15\x03\x03\x00")
+    assert raised.value.where["key"] == "security.protocol"
+    assert raised.value.action.startswith("Set security.protocol: SSL")
+    damaged = CorruptData("damaged", next_offset=8)
+    assert (damaged.next_offset, CorruptData("damaged").next_offset) == (8, None)
 
 
 # Other generations

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from etl import Consumer, Group, RebalanceListener
-from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
+from etl.errors import (
+    ConsumerInUse,
+    MembershipLost,
+    NotAssigned,
+    Owned,
+    SettingsError,
+    TopicMissing,
+)
 from etl.model.partitions import TopicPartition
 from etl.streams.fetches import Fetches
 from etl.testkit.server_process import wait_until
@@ -320,6 +327,18 @@ def test_a_topic_that_matches_the_pattern_joins_once_it_is_made(broker: FakeCoor
         assert consumer.poll(0.1) == {} and consumer.assigned == frozenset()
         broker.log("later", 0)
         assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(consumer.assigned), 20)
+
+
+def test_a_deleted_topic_is_reported_once(broker: FakeCoordinator) -> None:
+    broker.log("orders", 0)
+    with opened(broker, group={"topics_max_age_s": 0.1}) as consumer:
+        consumer.subscribe(["clicks", "orders"])
+        assert wait_until(lambda: bool(consumer.poll(0.05)) or len(consumer.assigned) == 5, 20)
+        del broker.world.logs["orders", 0]
+        with pytest.raises(TopicMissing, match="A subscribed topic was deleted .topic orders"):
+            polled(consumer, 1)
+        more(broker)
+        assert len(polled(consumer, 20)) == 20
 
 
 def test_a_named_topic_joins_once_it_is_made(broker: FakeCoordinator) -> None:

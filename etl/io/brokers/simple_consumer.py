@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from threading import RLock
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from etl.errors import (
     BrokerError,
@@ -66,9 +66,19 @@ from etl.kafka.request_values import (
     reject_negative,
     reject_wrong_times,
 )
-from etl.model.partitions import Broker, Isolation, OpenTransaction, Retention, TopicPartition
+from etl.model.partitions import (
+    AnyPartition,
+    Broker,
+    Isolation,
+    OpenTransaction,
+    PartitionName,
+    Retention,
+    TopicPartition,
+    by_partition,
+    partition_of,
+)
 from etl.model.security import OPEN, Security
-from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S
+from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt, parse_choice
 
 _OTHER_PARTITIONS = "The answer to ListOffsets names other partitions than were asked for"
 _NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
@@ -88,8 +98,13 @@ class BrokerRequests:
         max_response_bytes: int = 320 * MIB,
         generation: str | None = None,
         idle_connections: IdleConnections | None = None,
-        security: Security = OPEN,
+        security: Security | Mapping[str, Any] = OPEN,
     ) -> None:
+        if not isinstance(security, Security):
+            # Settings load pydantic, which tasks do without.
+            from etl.settings.load import security_of
+
+            security = security_of(security)
         self.host = host
         self.port = port
         self.security = security
@@ -311,6 +326,7 @@ class BrokerRequests:
 
 
 _PAUSE_S = 0.2
+_TIMES = {StartAt.EARLIEST: EARLIEST, StartAt.LATEST: LATEST}
 _NOT_READY = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET, Meaning.UNSTABLE)
 _FENCED = (
     Meaning.OLD_GENERATION,
@@ -341,7 +357,7 @@ class GroupOffsets(BrokerRequests):
     def commit_offsets(
         self,
         group: str,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Mapping[AnyPartition, int],
         *,
         metadata: str = "",
         generation: int | None = None,
@@ -357,9 +373,10 @@ class GroupOffsets(BrokerRequests):
         loading is found and requested again until `request_timeout_s`. Raises as the module's
         table.
         """
+        next_offsets = by_partition(offsets)
         refusals = self.commit_each(
             group,
-            offsets,
+            next_offsets,
             metadata=metadata,
             generation=generation,
             member_id=member_id,
@@ -377,18 +394,18 @@ class GroupOffsets(BrokerRequests):
         partition, refusal = rejected[0]
         others = ""
         if len(rejected) > 1:
-            others = f" (and {len(rejected) - 1:,} of {len(offsets):,} more were rejected)"
+            others = f" (and {len(rejected) - 1:,} of {len(next_offsets):,} more were rejected)"
         raise refusal.error(
             f"commit an offset of group {group}{others}",
             **partition.place,
-            offset=offsets[partition],
+            offset=next_offsets[partition],
             broker=self.address,
         )
 
     def commit_each(
         self,
         group: str,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Mapping[AnyPartition, int],
         *,
         metadata: str = "",
         generation: int | None = None,
@@ -409,14 +426,15 @@ class GroupOffsets(BrokerRequests):
         the first commit.
         """
         reject_negative(generation=generation)
-        for partition, offset in offsets.items():
+        next_offsets = by_partition(offsets)
+        for partition, offset in next_offsets.items():
             if offset < 0:
                 reject_negative(**{f"the offset of {partition.topic}-{partition.key}": offset})
         for epoch in (leader_epochs or {}).values():
             reject_negative(leader_epoch=epoch)
         member = None if generation is None else GroupMember(member_id, generation, instance_id)
         wanted = OffsetsCommit(
-            group, offsets, metadata, member, leader_epochs or {}, topic_ids or {}
+            group, next_offsets, metadata, member, leader_epochs or {}, topic_ids or {}
         )
         responses: list[dict[TopicPartition, BrokerRefusal | None]] = []
 
@@ -451,12 +469,12 @@ class GroupOffsets(BrokerRequests):
             if is_sent_once and earlier:
                 raise _commit_unknown(group, error) from error
             raise
-        return refusals
+        return by_partition(refusals)
 
     def fetch_offsets(
         self,
         group: str,
-        partitions: Collection[TopicPartition],
+        partitions: Collection[PartitionName],
         *,
         generation: int | None = None,
         member_id: str = "",
@@ -464,7 +482,7 @@ class GroupOffsets(BrokerRequests):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return next offsets and their metadata as `fetch_each`. Raises the first partition's error.
+        """Return next offsets and metadata as `fetch_each`. Raises the first partition's error.
 
         A broker of 0.8.2 does not know the topics of a moment ago: its error for them is no proof
         that nothing is committed.
@@ -488,7 +506,7 @@ class GroupOffsets(BrokerRequests):
     def fetch_each(
         self,
         group: str,
-        partitions: Collection[TopicPartition],
+        partitions: Collection[PartitionName],
         *,
         generation: int | None = None,
         member_id: str = "",
@@ -504,7 +522,8 @@ class GroupOffsets(BrokerRequests):
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)
-        question = OffsetsQuery(group, tuple(partitions), member, require_stable, topic_ids or {})
+        wanted = tuple(map(partition_of, partitions))
+        question = OffsetsQuery(group, wanted, member, require_stable, topic_ids or {})
 
         def request_offsets(broker: GroupOffsets) -> CommittedOffsets:
             return broker._request(
@@ -524,7 +543,7 @@ class GroupOffsets(BrokerRequests):
             if member and found.refusal.meaning in _FENCED:
                 raise self._membership_lost(group, found.refusal)
             raise found.refusal.error(f"return the offsets of group {group}", broker=self.address)
-        return dict(found.offsets)
+        return by_partition(found.offsets)
 
     def _reject_unsettled(
         self, wanted: OffsetsCommit, refusals: Mapping[TopicPartition, BrokerRefusal | None]
@@ -625,6 +644,13 @@ class GroupOffsets(BrokerRequests):
         return (broker.host, broker.port) == (self.host, self.port)
 
 
+def _time_of(time: int | str) -> int:
+    """Return the time of ListOffsets. Raises SettingsError for another word."""
+    if isinstance(time, str):
+        return _TIMES[parse_choice(StartAt, time, "time")]
+    return time
+
+
 def _commit_unknown(group: str, error: EtlError) -> CommitUnknown:
     return CommitUnknown(
         f"It is unknown whether the offsets of group {group} are stored: {error.message}",
@@ -645,7 +671,7 @@ class SimpleConsumer(GroupOffsets):
         generation           broker type or release (`Broker.generation`); None: detected
         idle_connections     pool to take a connection from and to return it to with `close`;
                              None: no reuse
-        security             encryption and login (`etl.settings.load.security_of` creates it)
+        security             encryption and login, or keys of `source.security` in a conf
 
     Connects with the first call. A connection that broke before any byte of a response is replaced
     once per call (brokers close idle connections), except for `produce`, which may have happened.
@@ -669,7 +695,7 @@ class SimpleConsumer(GroupOffsets):
         offset: int,
         *,
         max_bytes: int = FETCH_MAX_BYTES,
-        isolation_level: Isolation = Isolation.READ_COMMITTED,
+        isolation_level: Isolation | str = Isolation.READ_COMMITTED,
         fetch_max_wait_ms: int = 500,
     ) -> FetchedPartition:
         """Return records of one partition from `offset` on; raises the error of the broker's code.
@@ -704,7 +730,7 @@ class SimpleConsumer(GroupOffsets):
         self,
         wanted: Sequence[FetchTarget],
         *,
-        isolation_level: Isolation = Isolation.READ_COMMITTED,
+        isolation_level: Isolation | str = Isolation.READ_COMMITTED,
         max_bytes: int = FETCH_MAX_BYTES,
         fetch_max_wait_ms: int = 500,
         min_bytes: int = 1,
@@ -729,7 +755,7 @@ class SimpleConsumer(GroupOffsets):
         self,
         wanted: Sequence[FetchTarget],
         *,
-        isolation_level: Isolation = Isolation.READ_COMMITTED,
+        isolation_level: Isolation | str = Isolation.READ_COMMITTED,
         max_bytes: int = FETCH_MAX_BYTES,
         fetch_max_wait_ms: int = 500,
         min_bytes: int = 1,
@@ -756,11 +782,12 @@ class SimpleConsumer(GroupOffsets):
                     max_bytes=target.max_bytes,
                     leader_epoch=target.leader_epoch,
                 )
+        isolation = parse_choice(Isolation, isolation_level, "isolation_level")
         with self._alone():
             self._fetching.begin(
                 Fetch(
                     in_serving_order(wanted),
-                    isolation_level,
+                    isolation,
                     max_bytes,
                     fetch_max_wait_ms,
                     min_bytes,
@@ -789,24 +816,28 @@ class SimpleConsumer(GroupOffsets):
 
     def list_offsets(
         self,
-        times: Mapping[TopicPartition, int],
+        times: Mapping[AnyPartition, int | str],
         *,
-        isolation_level: Isolation = Isolation.READ_COMMITTED,
+        isolation_level: Isolation | str = Isolation.READ_COMMITTED,
         epochs: Mapping[TopicPartition, int | None] | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
         """Return the offset of a time in each partition, in one request.
 
-        A time is LATEST, EARLIEST, or milliseconds since 1970: the first record at or after it.
+        A time is `latest`, `earliest`, or milliseconds since 1970: the first record at or after it.
         Under read_committed LATEST is the last stable offset (KIP-98). Each partition carries its
         own error code. Raises ValueError for any other negative time.
         """
-        reject_wrong_times(times, least=EARLIEST)
+        isolation = parse_choice(Isolation, isolation_level, "isolation_level")
+        wanted = {}
+        for name, time_ms in times.items():
+            wanted[partition_of(name)] = _time_of(time_ms)
+        reject_wrong_times(wanted, least=EARLIEST)
         listed = self._request(
-            lambda protocol: protocol.list_offsets(times, isolation_level, epochs or {})
+            lambda protocol: protocol.list_offsets(wanted, isolation, epochs or {})
         )
-        if set(listed) != set(times):
+        if set(listed) != set(wanted):
             raise CorruptData(_OTHER_PARTITIONS, broker=self.address)
-        return listed
+        return by_partition(listed)
 
     def max_timestamps(
         self,
@@ -826,20 +857,21 @@ class SimpleConsumer(GroupOffsets):
         return listed
 
     def offsets_before(
-        self, topic: str, partition: int, time: int, max_offsets: int = 1
+        self, topic: str, partition: int, time: int | str, max_offsets: int = 1
     ) -> tuple[int, ...]:
-        """Return up to `max_offsets` offsets, newest first, for LATEST, EARLIEST or ms since 1970.
+        """Return up to so many offsets, newest first, for `latest`, `earliest` or a time in ms.
 
         Kafka before 0.10.1 returns starts of segments written by that time; later ones the offset
         of the first record at or after it, if any. Jafka supports no times. Raises ValueError for
         any other negative time.
         """
         topic_partition = TopicPartition(topic, partition)
-        reject_wrong_times({topic_partition: time}, least=EARLIEST)
+        time_ms = _time_of(time)
+        reject_wrong_times({topic_partition: time_ms}, least=EARLIEST)
         if max_offsets <= 0:
             return ()
         found = self._request(
-            lambda protocol: protocol.offsets_before(topic_partition, time, max_offsets)
+            lambda protocol: protocol.offsets_before(topic_partition, time_ms, max_offsets)
         )
         if isinstance(found, BrokerRefusal):
             raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
@@ -865,13 +897,13 @@ class SimpleConsumer(GroupOffsets):
             return found[0]
         return self.earliest_or_latest_offset(partition.topic, partition.partition, EARLIEST)
 
-    def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
-        """Return the log start offset (`EARLIEST`) or the high watermark (`LATEST`).
+    def earliest_or_latest_offset(self, topic: str, partition: int, time: int | str) -> int:
+        """Return the log start offset (`earliest`, -2) or the high watermark (`latest`, -1).
 
         Raises ValueError for another time.
         """
-        if time not in (EARLIEST, LATEST):
-            raise ValueError(f"{time} is neither EARLIEST ({EARLIEST}) nor LATEST ({LATEST})")
+        if _time_of(time) not in (EARLIEST, LATEST):
+            raise ValueError(f"{time} is neither earliest ({EARLIEST}) nor latest ({LATEST})")
         found = self.offsets_before(topic, partition, time)
         if not found:
             raise CorruptData(

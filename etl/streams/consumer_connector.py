@@ -338,13 +338,16 @@ class FetcherThread:
                 self._commits = []
             for commit in commits:
                 commit()
-        if is_settled:
-            self.positions.initialize()
-        self.positions.add_fetched(self._fetches.end(time.monotonic() + _SLICE_S))
-        if is_settled:
-            self._fetches.close_unused(self.positions.progress)
-            self._fetches.begin(self.positions.to_request())
-            self.positions.reject_unreachable()
+        deadline = time.monotonic() + _SLICE_S
+        if not is_settled:
+            # What arrives while partitions are released would be returned after their commit.
+            self._fetches.wait(deadline)
+            return
+        self.positions.initialize()
+        self.positions.add_fetched(self._fetches.end(deadline))
+        self._fetches.close_unused(self.positions.progress)
+        self._fetches.begin(self.positions.to_request())
+        self.positions.reject_unreachable()
 
 
 class ConsumerTimeout(Exception):

@@ -228,6 +228,10 @@ class Fetches:
             if _is_complete(connection):
                 yield from self._receive(connection)
 
+    def wait(self, deadline: float) -> None:
+        """Wait for the result of any request, and take none."""
+        self._results.wait(deadline)
+
     def close_unused(self, partitions: Iterable[RangeProgress]) -> None:
         """Close connections to brokers that lead none of these partitions; not at each call."""
         if time.monotonic() < self._swept_at + _SWEEP_S:

@@ -391,8 +391,8 @@ _INSTEAD = (
 """Security options of Java's consumer, and the option to use for each."""
 
 
-_OF_CATALOG = "option."
-"""Of a table (`CREATE TABLE ... USING`) Spark repeats each option with this prefix."""
+_OF_TABLE = "option."
+"""Prefix of the options of a table (`CREATE TABLE ... USING`) among its properties."""
 
 
 def by_lower_case(given: Mapping[str, str]) -> dict[str, str]:
@@ -402,8 +402,8 @@ def by_lower_case(given: Mapping[str, str]) -> dict[str, str]:
     """
     ignored = {name.lower() for name in WITHOUT_EFFECT}
     options: dict[str, str] = {}
-    for option, value in sorted(given.items()):
-        name = option.lower().removeprefix(_OF_CATALOG)
+    for option, value in sorted(_without_table_properties(given).items()):
+        name = option.lower()
         if name in ignored:
             continue
         if name not in SPELLED:
@@ -415,6 +415,23 @@ def by_lower_case(given: Mapping[str, str]) -> dict[str, str]:
                 action="Leave one of the two out",
             )
     return options
+
+
+def _without_table_properties(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options of a table without its other properties.
+
+    Spark passes all properties of a table, such as `provider` and `owner`: each option of OPTIONS
+    with and without the prefix. One without it, from a query, is the later one.
+    """
+    of_table: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for option, value in given.items():
+        name = option.lower()
+        if name.startswith(_OF_TABLE):
+            of_table[name.removeprefix(_OF_TABLE)] = value
+        elif name in SPELLED:
+            others[name] = value
+    return {**of_table, **others} if of_table else given
 
 
 def _unknown(name: str) -> SettingsError:

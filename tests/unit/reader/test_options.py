@@ -211,10 +211,13 @@ def test_case_blanks_and_tuning_options_do_not_count() -> None:
         "Subscribe": "clicks",
         "kafka.Isolation.Level": "READ_UNCOMMITTED",
         "kafka.security.protocol": "plaintext",
-        "option.subscribe": "clicks",
         **dict.fromkeys(WITHOUT_EFFECT, "1"),
     }
     assert parse_options(lower) == parse_options(mixed)
+    properties = {f"option.{name}": value for name, value in LEAST.items()}
+    assert parse_options({**LEAST, **properties, "owner": "me"}) == parse_options(LEAST)
+    later = parse_options({**properties, "subscribe": "views", "provider": "offset_ranges"})
+    assert later.selection == TopicSelection(topics=("views",))
     assert parse_options(lower).fetch.isolation is Isolation.READ_UNCOMMITTED
     pattern = {SERVERS: "h:1", PATTERN: " click.* "}
     assert parse_options(pattern).selection == TopicSelection(pattern="click.*")

@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from etl.errors import SettingsError
 
@@ -141,6 +141,10 @@ def partition_of(name: PartitionName) -> TopicPartition:
 class ByPartition(dict[TopicPartition, Value]):
     """Values by partition, which are also found by a name of it: `("clicks", 0)`."""
 
+    if TYPE_CHECKING:
+
+        def __getitem__(self, name: PartitionName, /) -> Value: ...
+
     def __missing__(self, name: Any) -> Value:
         if isinstance(name, tuple) and not isinstance(name, TopicPartition):
             partition = _named(name)
@@ -151,7 +155,13 @@ class ByPartition(dict[TopicPartition, Value]):
     def __contains__(self, name: object) -> bool:
         return dict.__contains__(self, name) or dict.__contains__(self, _named(name))
 
-    def get(self, name: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, name: PartitionName, default: None = None, /) -> Value | None: ...
+    @overload
+    def get(self, name: PartitionName, default: Value, /) -> Value: ...
+    @overload
+    def get(self, name: PartitionName, default: K, /) -> Value | K: ...
+    def get(self, name: Any, default: Any = None, /) -> Any:
         """Return the value of the partition, else the default."""
         return self[name] if name in self else default
 

@@ -69,6 +69,7 @@ from etl.kafka.request_values import (
 from etl.model.partitions import (
     AnyPartition,
     Broker,
+    ByPartition,
     Isolation,
     OpenTransaction,
     PartitionName,
@@ -481,7 +482,7 @@ class GroupOffsets(BrokerRequests):
         require_stable: bool = False,
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
-    ) -> dict[TopicPartition, CommittedOffset]:
+    ) -> ByPartition[CommittedOffset]:
         """Return next offsets and metadata as `fetch_each`. Raises the first partition's error.
 
         A broker of 0.8.2 does not know the topics of a moment ago: its error for them is no proof
@@ -513,7 +514,7 @@ class GroupOffsets(BrokerRequests):
         require_stable: bool = False,
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
-    ) -> dict[TopicPartition, CommittedOffset]:
+    ) -> ByPartition[CommittedOffset]:
         """Return next offsets and their metadata, from the group coordinator, or each one's error.
 
         `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
@@ -820,7 +821,7 @@ class SimpleConsumer(GroupOffsets):
         *,
         isolation_level: Isolation | str = Isolation.READ_COMMITTED,
         epochs: Mapping[TopicPartition, int | None] | None = None,
-    ) -> dict[TopicPartition, ListedOffset]:
+    ) -> ByPartition[ListedOffset]:
         """Return the offset of a time in each partition, in one request.
 
         A time is `latest`, `earliest`, or milliseconds since 1970: the first record at or after it.

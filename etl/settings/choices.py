@@ -28,7 +28,7 @@ class StartAt(str, Enum):
 Choice = TypeVar("Choice", bound=Enum)
 
 
-def parse_choice(kind: type[Choice], value: object, key: str) -> Choice:
+def choice_of(kind: type[Choice], value: object, key: str) -> Choice:
     """Return the member with this value. Raises SettingsError that lists the choices."""
     try:
         return kind(value)

@@ -30,7 +30,7 @@ from etl.settings.choices import (
     MIB,
     TIMEOUT_S,
     StartAt,
-    parse_choice,
+    choice_of,
     split_address,
 )
 from etl.settings.load import access_of, security_of
@@ -97,7 +97,7 @@ class Group:
             configured = Membership.ZOOKEEPER
         else:
             configured = Membership.COORDINATOR
-        membership = parse_choice(Membership, configured, "membership")
+        membership = choice_of(Membership, configured, "membership")
         for key in _SECONDS:
             value = getattr(self, key)
             # the consumer protocol reads -1 as "unchanged"
@@ -286,7 +286,7 @@ class ConsumerConfig:
     def storage(self) -> OffsetsStorage:
         """The store of the group's offsets: as configured, else ZooKeeper if it is given."""
         if self.offsets_storage:
-            return parse_choice(OffsetsStorage, self.offsets_storage, "offsets_storage")
+            return choice_of(OffsetsStorage, self.offsets_storage, "offsets_storage")
         return OffsetsStorage.ZOOKEEPER if self.zookeeper else OffsetsStorage.KAFKA
 
     @property
@@ -307,7 +307,7 @@ class ConsumerConfig:
     @property
     def is_physical(self) -> bool:
         """True if offsets are byte positions."""
-        family = parse_choice(BrokerFamily, self.broker_type, "broker_type")
+        family = choice_of(BrokerFamily, self.broker_type, "broker_type")
         return family is BrokerFamily.JAFKA
 
     @property
@@ -316,13 +316,13 @@ class ConsumerConfig:
         if self.auto_offset_reset is None:
             return None
         word = _OLD_WORDS.get(self.auto_offset_reset, self.auto_offset_reset)
-        return parse_choice(StartAt, word, "auto_offset_reset")
+        return choice_of(StartAt, word, "auto_offset_reset")
 
     @property
     def fetch_options(self) -> FetchOptions:
         """Return the options of fetches."""
         return FetchOptions(
-            isolation=parse_choice(Isolation, self.isolation_level, "isolation_level"),
+            isolation=choice_of(Isolation, self.isolation_level, "isolation_level"),
             fetch_max_bytes=self.fetch_max_bytes,
             partition_max_bytes=min(self.max_partition_fetch_bytes, self.fetch_max_bytes),
             max_batch_bytes=self.max_batch_bytes,

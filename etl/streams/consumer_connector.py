@@ -25,7 +25,7 @@ from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError, Topi
 from etl.ledger.topic_filters import FilterKind
 from etl.model.partitions import Membership, TopicPartition
 from etl.reader.cursor import RangeProgress
-from etl.settings.choices import MIB, parse_choice
+from etl.settings.choices import MIB, choice_of
 from etl.streams.conf import (
     ConsumerConfig,
     RebalanceListener,
@@ -563,7 +563,7 @@ class ConsumerConnector:
             )
         subscription = by_filter(
             pattern,
-            parse_choice(FilterKind, kind, "kind"),
+            choice_of(FilterKind, kind, "kind"),
             threads=streams,
             in_zookeeper=self._is_in_zookeeper,
         )

@@ -79,7 +79,7 @@ from etl.model.partitions import (
     partition_of,
 )
 from etl.model.security import OPEN, Security
-from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt, parse_choice
+from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt, choice_of
 
 _OTHER_PARTITIONS = "The answer to ListOffsets names other partitions than were asked for"
 _NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
@@ -648,7 +648,7 @@ class GroupOffsets(BrokerRequests):
 def _time_of(time: int | str) -> int:
     """Return the time of ListOffsets. Raises SettingsError for another word."""
     if isinstance(time, str):
-        return _TIMES[parse_choice(StartAt, time, "time")]
+        return _TIMES[choice_of(StartAt, time, "time")]
     return time
 
 
@@ -783,7 +783,7 @@ class SimpleConsumer(GroupOffsets):
                     max_bytes=target.max_bytes,
                     leader_epoch=target.leader_epoch,
                 )
-        isolation = parse_choice(Isolation, isolation_level, "isolation_level")
+        isolation = choice_of(Isolation, isolation_level, "isolation_level")
         with self._alone():
             self._fetching.begin(
                 Fetch(
@@ -828,7 +828,7 @@ class SimpleConsumer(GroupOffsets):
         Under read_committed LATEST is the last stable offset (KIP-98). Each partition carries its
         own error code. Raises ValueError for any other negative time.
         """
-        isolation = parse_choice(Isolation, isolation_level, "isolation_level")
+        isolation = choice_of(Isolation, isolation_level, "isolation_level")
         wanted = {}
         for name, time_ms in times.items():
             wanted[partition_of(name)] = _time_of(time_ms)

@@ -57,7 +57,7 @@ def stage(
 def make(
     kind: Kind, stage: JafkaStage | KafkaStage, spark: SparkSession, tmp_path: Path
 ) -> Iterator[Callable[..., Shared]]:
-    """`make(others={...}, strategy=...)`: a topic that our runs share with others. Only `etl
+    """`make(others={...}, num_streams=...)`: a topic that our runs share with others. Only `etl
     verify` needs Spark, of all that is played.
     """
     with contextlib.ExitStack() as opened:

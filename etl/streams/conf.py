@@ -70,7 +70,7 @@ class Group:
     coordinator.
     """
     join_timeout_s: float = 60.0
-    """Time that a poll waits for a rebalance to end."""
+    """Polls raise Owned after a rebalance of this length."""
     rebalance_timeout_s: float = 60.0
     """A consumer that is not polled for so long while the group revokes partitions leaves the
     group, and joins again with its next poll.

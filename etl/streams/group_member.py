@@ -10,6 +10,7 @@ next poll continues. Only polls call the listener: a member that releases partit
                                                      records, release them
     poll, the group removed the member               call `lost`, drop fetched records, rejoin
     no poll for too long                             leave; the next poll calls `lost`
+    closed, also during a join or a rebalance        auto-commit, call `revoked`, leave
 
 Nothing is released between polls: partitions stay owned until the listener was called or the
 timeout is over. A commit names its assignment, so a late one is rejected.
@@ -20,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -264,8 +265,10 @@ class MemberWithCoordinator:
             generation=self._release_name,
             security=self._cluster.security,
         )
+        self._losses_handled = 0
+        if self._is_interrupted:
+            self._member.interrupt()
         self._last_assignment = self._member.join()
-        self._losses_handled = self._member.statistics.lost
         return self._last_assignment
 
     @property
@@ -298,28 +301,37 @@ class MemberWithCoordinator:
         # Without a revocation, the consumer protocol takes the new assignment and releases
         # nothing: what `rejoin` released would reach no listener.
         if revoked or not assigned_by_coordinator:
-            self._last_assignment = self._member.rejoin()
+            renewed = self._member.rejoin()
         else:
-            self._last_assignment = self._member.renew()
+            renewed = self._member.renew()
         self._report_loss(self._member)
         if (
             not assigned_by_coordinator
             and previous is not None
-            and previous.generation != self._last_assignment.generation
+            and previous.generation != renewed.generation
         ):
             # Another member may have owned any partition between the two generations. What was
             # released above is not reported again.
             self._events.lose_all()
-        return self._last_assignment
+        # Only now: a commit of the former partitions must not have the new generation.
+        self._last_assignment = renewed
+        return renewed
 
     @property
     def assignment(self) -> MemberAssignment | None:
-        """The newest assignment, so that a commit has the newest epoch of the coordinator."""
-        # Read before the check for a loss: an assignment received after a loss does not count.
-        newest = self._member.newest if self._member is not None else None
+        """The assignment of the partitions that the consumer has now.
+
+        In the consumer protocol with the coordinator's newest epoch. A classic group may have
+        assigned the partitions to others between two generations.
+        """
+        assignment = self._last_assignment
+        member = self._member
+        if member is not None and self._group.protocol == GroupProtocol.CONSUMER.value:
+            # Read before the check for a loss: an assignment received after a loss does not count.
+            assignment = member.newest or assignment
         if self._is_lost:
             return None
-        return newest or self._last_assignment
+        return assignment
 
     def renewed_assignment(self, rejected: MemberAssignment) -> MemberAssignment | None:
         """See `GroupMember`.
@@ -327,12 +339,13 @@ class MemberWithCoordinator:
         In the consumer protocol each change of members makes a new epoch, and partitions that are
         not revoked stay.
         """
-        if self._member is None or self._group.protocol != GroupProtocol.CONSUMER.value:
+        member = self._member  # the next step may set another one meanwhile
+        if member is None:
             return None
-        newest = self._member.heard(within_s=self._timeout_s)
-        if newest is None or newest.generation == rejected.generation or self._is_lost:
+        renewed = member.unbroken(rejected, within_s=self._timeout_s)
+        if renewed is None or renewed.generation == rejected.generation or self._is_lost:
             return None
-        return newest
+        return renewed
 
     threads = None
     """See `GroupMember`."""
@@ -372,7 +385,8 @@ class MemberWithCoordinator:
     @property
     def _is_lost(self) -> bool:
         """True if the coordinator removed this member and the listener was not called yet."""
-        return self._member is not None and self._member.statistics.lost > self._losses_handled
+        member = self._member
+        return member is not None and member.statistics.lost > self._losses_handled
 
     def _subscribed_topics(self) -> frozenset[str]:
         if self._subscription.filter is None:
@@ -385,9 +399,11 @@ class MemberWithCoordinator:
 
     def _report_loss(self, member: CoordinatedMember) -> None:
         """Call `lose_all` if the coordinator removed this member; `CoordinatedMember` rejoins."""
-        if self._is_lost:
-            self._losses_handled = member.statistics.lost
+        lost = member.statistics.lost
+        if lost > self._losses_handled:
             self._events.lose_all()
+            # Only now: until the partitions are dropped, a commit of them is rejected.
+            self._losses_handled = lost
 
 
 OpenMember = Callable[[Subscription, MembershipEvents], GroupMember]
@@ -504,10 +520,14 @@ class GroupSubscription:
         """The step that a member takes in the lane: a join or a rebalance, with its result."""
         self._calls: list[tuple[Callable[[], None], Future[None]]] = []
         """Calls that the step waits for, which only polls make."""
+        self._is_releasing = False
+        """True from the first to the last call of a release."""
+        self._step_error: Exception | None = None
+        """What a release, or the report of a loss, raised in the step."""
         self._lock = threading.RLock()
         """Guards the member and the calls against the thread that checks for polls."""
         self._is_stale = False
-        """True if the member left because polls stopped."""
+        """True if the member left because polls stopped: no more calls are made."""
         self._topics: frozenset[str] = frozenset()
         """Topics with partitions in the last assignment."""
         self._deleted: Future[frozenset[str]] | None = None
@@ -564,22 +584,25 @@ class GroupSubscription:
         self._poll_checker.start()
 
     def unsubscribe(self) -> None:
-        """Release all partitions and leave the group."""
+        """Release all partitions and leave the group.
+
+        Raises what the release raised, or the one in the step that it ends.
+        """
         if self._subscription is None:
             return
         self._ended.set()
         try:
             if self._poll_checker is not None:
                 self._poll_checker.join()
-            self._interrupt_step()
             if self._is_stale:
+                self._discard_step()
                 self.lose_all()
             else:
+                self._finish_release()
                 self.release(frozenset(self._positions.scheduler.assigned))
+                self._interrupt_step()
         finally:
-            self._leave()
-            self._subscription = None
-            self._lane.call(lambda: None)
+            self._end_membership()
 
     def close(self) -> None:
         """Leave the group, and end its lane."""
@@ -654,23 +677,36 @@ class GroupSubscription:
 
     def release(self, partitions: frozenset[TopicPartition]) -> None:
         """Auto-commit these partitions and call `revoked`; they are still owned."""
-        released = self._in_poll(lambda: self._stop(partitions))
-        if not released.partitions:
-            return
-        try:
-            if released.offsets:
-                commit = self._in_poll(lambda: self._prepare_commit(released.offsets))
-                self._requests.call(commit)
-            self._in_poll(lambda: self._listener.revoked(released.partitions))
-        finally:
-            self._in_poll(lambda: self._drop(released.partitions))
+        with self._keeping_error():
+            released = self._in_poll(lambda: self._stop(partitions))
+            if not released.partitions:
+                return
+            try:
+                if released.offsets:
+                    commit = self._in_poll(lambda: self._prepare_commit(released.offsets))
+                    self._requests.call(commit)
+                self._in_poll(lambda: self._listener.revoked(released.partitions))
+            finally:
+                self._in_poll(lambda: self._drop(released.partitions))
 
     def lose_all(self) -> None:
         """Drop all partitions and call `lost`: they were lost at an unknown time."""
-        self._in_poll(self._lose_all)
+        with self._keeping_error():
+            self._in_poll(self._lose_all)
+
+    @contextlib.contextmanager
+    def _keeping_error(self) -> Iterator[None]:
+        """Keep an error of the step for `unsubscribe`, which does not take the step's result."""
+        try:
+            yield
+        except Exception as error:
+            if self._lane.is_current:
+                self._step_error = error
+            raise
 
     def _stop(self, partitions: frozenset[TopicPartition]) -> _Released:
         released = partitions.intersection(self._positions.scheduler.assigned)
+        self._is_releasing = bool(released)
         self._positions.stop(released)
         offsets = {}
         if self._auto_commits:
@@ -683,10 +719,13 @@ class GroupSubscription:
         assigned = self._positions.scheduler.assigned
         self._positions.assign([each for each in assigned if each not in released])
         self._commit_in_flight = None
+        self._is_releasing = False
 
     def _lose_all(self) -> None:
         lost = frozenset(self._positions.scheduler.assigned)
         self._positions.assign(())
+        self._commit_in_flight = None
+        self._is_releasing = False
         if lost:
             self._listener.lost(lost)
 
@@ -705,9 +744,9 @@ class GroupSubscription:
         return returned[0]
 
     def _make_calls(self) -> None:
-        """Make the calls that the step waits for; it gets their exceptions.
+        """Make the calls that the step waits for; it gets their errors.
 
-        Ctrl-C is raised here, too.
+        Ctrl-C is raised here, and ends the step.
         """
         while self._calls:
             call, done = self._calls[0]
@@ -715,10 +754,11 @@ class GroupSubscription:
                 if not done.done():
                     call()
                     done.set_result(None)
-            except BaseException as error:
+            except Exception as error:
                 done.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
+            except BaseException:
+                done.set_exception(_CallInterrupted())
+                raise
             finally:
                 del self._calls[0]
 
@@ -740,11 +780,12 @@ class GroupSubscription:
                 joining = self._open_member(subscription, self)
                 self._begin_step(joining, joining.join)
             return False
-        if member.has_periodic_work:
-            self._begin_step(member, member.do_periodic_work)
-            return False
+        has_periodic_work = member.has_periodic_work
         if member.needs_rebalance:
             self._begin_step(member, member.rebalance)
+            return False
+        if has_periodic_work:
+            self._begin_step(member, member.do_periodic_work)
             return False
         self._reject_deleted_topics()
         self._auto_commit(group)
@@ -767,6 +808,7 @@ class GroupSubscription:
             )
 
     def _begin_step(self, member: GroupMember, step: Callable[[], MemberAssignment | None]) -> None:
+        self._step_error = None
         self._step = member, self._lane.submit(step)
 
     def _finish_step(self) -> None:
@@ -777,6 +819,10 @@ class GroupSubscription:
         self._step = None
         try:
             assignment = result.result()
+        except _CallInterrupted:
+            self._leave()
+            self.lose_all()
+            return
         except SessionLost:
             has_joined = self._member is not None
             self._leave()
@@ -791,8 +837,17 @@ class GroupSubscription:
         if assignment is not None:
             self._apply(assignment, member)
 
+    def _finish_release(self) -> None:
+        """Make the calls of a release that the step has begun."""
+        if self._step is None:
+            return
+        self._make_calls()
+        while self._is_releasing and not self._step[1].done():
+            self._results.wait(time.monotonic() + _SLICE_S)
+            self._make_calls()
+
     def _interrupt_step(self) -> None:
-        """End the step without its result: the consumer leaves its group."""
+        """End the step. Of its result only the error of a release is raised."""
         if self._step is None:
             return
         member, result = self._step
@@ -800,8 +855,34 @@ class GroupSubscription:
         while not result.done():
             self._make_calls()
             self._results.wait(time.monotonic() + _SLICE_S)
+        error = self._step_error
+        if error is not None and not isinstance(error, _CallInterrupted):
+            raise error.with_traceback(None)
+
+    def _end_membership(self) -> None:
+        """Leave, also as the member of a step that was not ended, and wait for it."""
+        member = self._member
+        if self._step is not None:
+            member = self._step[0]
+            member.interrupt()
+        if member is not None:
+            with self._lock:
+                self._leave_in_lane(member)
         self._step = None
-        self._member = member
+        self._member = None
+        self._subscription = None
+        self._lane.call(lambda: None)
+        self._is_stale = False
+        self._is_releasing = False
+        self._positions.assign(())
+
+    def _leave_in_lane(self, member: GroupMember) -> None:
+        """Leave after the step, whose calls are not made any more."""
+        self._is_stale = True
+        for _, done in self._calls:
+            done.set_exception(_not_polled())
+        self._calls.clear()
+        self._lane.submit(member.leave)
 
     def _discard_step(self) -> None:
         """Forget the step of a member that left because polls stopped."""
@@ -866,7 +947,7 @@ class GroupSubscription:
         member = self._step[0] if self._step is not None else self._member
         if member is None or group is None or self._is_stale:
             return
-        if self._step is not None:
+        if self._step is not None and not self._step[1].done():
             if not self._calls:
                 return  # it waits for the group, and not for a poll
             is_requested = True
@@ -879,11 +960,11 @@ class GroupSubscription:
         requested_at = self._rebalance_requested_at
         is_overdue = requested_at is not None and now - requested_at >= group.rebalance_timeout_s
         if is_overdue or now - self._polled_at >= group.max_poll_interval_s:
-            self._is_stale = True
-            for _, done in self._calls:
-                done.set_exception(_not_polled())
-            self._calls.clear()
-            self._lane.submit(member.leave)
+            self._leave_in_lane(member)
+
+
+class _CallInterrupted(Exception):
+    """Ctrl-C ended a call that a step waited for. The poll that made the call raised it."""
 
 
 def _commit_as_member(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,8 +23,11 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import TopicPartition
 from etl.streams.fetches import Fetches
+from etl.streams.group_member import MemberWithCoordinator
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import never
@@ -97,6 +101,20 @@ class RebalanceLog(RebalanceListener):
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self.heard.append(("lost", len(partitions)))
+
+
+def is_member_again(broker: FakeCoordinator, consumer: Consumer) -> bool:
+    """Wait, without a poll, until the member that the group removed has joined again."""
+    member = consumer._group._member
+    assert isinstance(member, MemberWithCoordinator)
+    former = member.assignment
+
+    def has_joined() -> bool:
+        newest = member._member.newest if member._member is not None else None
+        return newest not in (None, former)
+
+    broker.forget()
+    return wait_until(has_joined, 20)
 
 
 # While members come and go
@@ -196,6 +214,58 @@ def test_a_lost_member_joins_again(broker: FakeCoordinator, protocol: str) -> No
 
 
 @of_each
+def test_a_commit_before_a_loss_is_reported_is_rejected(
+    broker: FakeCoordinator, protocol: str
+) -> None:
+    """The next assignment does not cover it: others may have owned the partitions in between."""
+    more(broker)
+    listener = RebalanceLog()
+    with opened(broker, protocol) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        polled(consumer, 20)
+        assert is_member_again(broker, consumer)
+        assert consumer.poll(0) == {} and wait_until(lambda: bool(consumer._group._calls), 20)
+        with pytest.raises(MembershipLost):
+            consumer.commit()
+        assert len(polled(consumer, 20)) == 20
+    assert listener.heard[:3] == [("assigned", 4), ("lost", 4), ("assigned", 4)]
+
+
+def test_a_rejected_commit_is_not_repeated_by_the_next_membership(broker: FakeCoordinator) -> None:
+    more(broker)
+    with opened(broker, "consumer") as consumer:
+        consumer.subscribe(["clicks"])
+        polled(consumer, 20)
+        member = consumer._group._member
+        assert member is not None
+        rejected = member.assignment
+        assert rejected is not None and is_member_again(broker, consumer)
+        assert len(polled(consumer, 20)) == 20
+        assert member.renewed_assignment(rejected) is None
+
+
+def test_an_auto_commit_of_a_lost_membership_is_not_raised(broker: FakeCoordinator) -> None:
+    more(broker)
+    with opened(broker, group={"auto_commit_s": 60.0}) as consumer:
+        consumer.subscribe(["clicks"])
+        polled(consumer, 20)
+        assert is_member_again(broker, consumer)
+        rejected = Future[None]()
+        rejected.set_exception(MembershipLost("late"))
+        consumer._group._commit_in_flight = rejected
+        assert len(polled(consumer, 20)) == 20
+
+
+def test_a_member_that_is_not_polled_after_its_join_leaves(broker: FakeCoordinator) -> None:
+    with opened(broker, group={"max_poll_interval_s": 1.0}) as consumer:
+        consumer.subscribe(["clicks"])
+        assert consumer.poll(0) == {}
+        assert wait_until(lambda: bool(broker.group.members), 20)
+        assert wait_until(lambda: not broker.group.members, 5)
+        assert owns(consumer)
+
+
+@of_each
 def test_a_member_without_polls_leaves(broker: FakeCoordinator, protocol: str) -> None:
     more(broker)
     listener = RebalanceLog()
@@ -251,6 +321,54 @@ def test_nothing_is_committed_automatically_by_default(broker: FakeCoordinator) 
     assert sum(offset for offset, _ in broker.world.committed.values()) == len(first) + 1, (
         "and all of it when it closes"
     )
+
+
+def test_close_in_a_rebalance_commits_what_was_returned(broker: FakeCoordinator) -> None:
+    more(broker)
+    listener = RebalanceLog()
+    with opened(broker, group={"auto_commit_s": 60.0}) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        polled(consumer, 3, most=3)
+        rebalance_begun(broker, consumer)
+    assert sum(offset for offset, _ in broker.world.committed.values()) == 3
+    assert listener.heard == [("assigned", 4), ("revoked", 4)] and not broker.group.members
+
+
+def test_close_raises_the_error_of_a_release(broker: FakeCoordinator) -> None:
+    more(broker)
+
+    class Failing(RebalanceListener):
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
+            raise ZeroDivisionError
+
+    consumer = opened(broker)
+    consumer.subscribe(["clicks"], listener=Failing())
+    polled(consumer, 3, most=3)
+    rebalance_begun(broker, consumer)
+    with pytest.raises(ZeroDivisionError):
+        consumer.close()
+    assert not broker.group.members
+
+
+def rebalance_begun(broker: FakeCoordinator, consumer: Consumer) -> None:
+    """Poll until the member waits for the next poll, to release its partitions."""
+    member = consumer._group._member
+    assert member is not None
+    broker.call_for_a_rebalance()
+    assert wait_until(lambda: member.needs_rebalance, 20)
+    assert consumer.poll(0) == {} and wait_until(lambda: bool(consumer._group._calls), 20)
+
+
+def test_periodic_work_delays_no_rebalance(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = RebalanceLog()
+    with opened(broker) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        assert owns(consumer)
+        monkeypatch.setattr(MemberWithCoordinator, "has_periodic_work", True)
+        broker.call_for_a_rebalance()
+        assert wait_until(lambda: bool(consumer.poll(0.05)) or len(listener.heard) == 3, 5)
 
 
 def test_records_of_a_failing_program_are_not_committed(broker: FakeCoordinator) -> None:
@@ -416,6 +534,18 @@ def test_a_poll_does_not_wait_for_a_group_or_a_listener(
     assert time.monotonic() - began < 10, "and close interrupts the join"
 
 
+def test_an_interrupted_member_does_not_wait_for_its_join(broker: FakeCoordinator) -> None:
+    """Close may interrupt it before its join has begun."""
+    broker.script[JOIN].append(never)
+    terms = MemberTerms("g", ("clicks",), join_timeout_s=5.0, answers_in_s=0.5)
+    member = CoordinatedMember([("127.0.0.1", broker.port)], terms)
+    member.interrupt()
+    began = time.monotonic()
+    with pytest.raises(Owned):
+        member.join()
+    assert time.monotonic() - began < 3
+
+
 def owns(consumer: Consumer) -> bool:
     """Poll until all partitions are assigned."""
     try:
@@ -438,6 +568,40 @@ def test_ctrl_c_in_a_poll_leaves_no_record_out(broker: FakeCoordinator) -> None:
                 assert not consumer.poll(0.05)
         assert consumer.position(LOGS[0]) == 0
         assert [one.offset for one in polled(consumer, 4)] == [0, 1, 2, 3]
+
+
+def test_ctrl_c_in_a_listener_is_raised_once(broker: FakeCoordinator) -> None:
+    more(broker)
+
+    class Interrupting(RebalanceLog):
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
+            super().revoked(partitions)
+            if len(self.heard) == 2:
+                raise KeyboardInterrupt
+
+    listener = Interrupting()
+    with opened(broker) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        polled(consumer, 20)
+        rebalance_begun(broker, consumer)
+        with pytest.raises(KeyboardInterrupt):
+            polled(consumer, 1)
+        assert len(polled(consumer, 20)) == 20
+    assert listener.heard[:3] == [("assigned", 4), ("revoked", 4), ("assigned", 4)]
+
+
+def test_ctrl_c_in_close_leaves_the_group(broker: FakeCoordinator) -> None:
+    class Interrupting(RebalanceListener):
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
+            raise KeyboardInterrupt
+
+    consumer = opened(broker)
+    consumer.subscribe(["clicks"], listener=Interrupting())
+    assert owns(consumer)
+    rebalance_begun(broker, consumer)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    assert not broker.group.members
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), SettingsError("not now")])

@@ -670,6 +670,7 @@ class CoordinatedMember:
         self._running: _RunningMember | None = None
         self._assignment: MemberAssignment | None = None
         self._past_statistics = RebalanceStatistics()
+        self._is_interrupted = False
 
     def join(self) -> MemberAssignment:
         """Join, and wait until the group has settled; the assignment may be empty.
@@ -688,6 +689,8 @@ class CoordinatedMember:
             )
         if self._running is None:
             self._running = _RunningMember(self._connection(), self._terms, self._protocol)
+        if self._is_interrupted:
+            self._running.state.leave()
         return self._wait_for_assignment(self._running, float("-inf"))
 
     def rejoin(self) -> MemberAssignment:
@@ -803,9 +806,11 @@ class CoordinatedMember:
             self.release()
 
     def interrupt(self) -> None:
-        """Make `join` or `rejoin`, which waits in another thread, raise. Only `leave` follows."""
-        if self._running is not None:
-            self._running.state.leave()
+        """Make `join` or `rejoin`, in another thread, raise at once. Only `leave` follows."""
+        self._is_interrupted = True
+        running = self._running
+        if running is not None:
+            running.state.leave()
 
     def leave(self) -> None:
         """Leave the group; a static member keeps its partitions for its session. Never raises."""

@@ -374,13 +374,20 @@ class Consumer:
         positions = self._positions
         positions.initialize()
         positions.add_fetched(self._fetches.end(wait_until))
-        found = positions.take(max_records)
+        found: dict[TopicPartition, list[Record]] = {}
+        failure: EtlError | None = None
+        try:
+            found = positions.take(max_records)
+        except EtlError as error:  # raised once the other partitions are requested
+            failure = error
         self._fetches.close_unused(positions.progress)
         try:
             self._fetches.begin(positions.to_request())
         except EtlError:  # these records are returned first; the next poll raises it
-            if not found:
+            if not found and failure is None:
                 raise
+        if failure is not None:
+            raise failure
         positions.advance(found)
         return found
 

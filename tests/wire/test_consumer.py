@@ -146,6 +146,29 @@ def test_a_damaged_record_batch_is_raised_again_until_a_seek_after_it(kafka: Fak
         assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], "it was damaged on the way"
 
 
+def test_a_damaged_partition_delays_no_other() -> None:
+    with FakeBroker() as broker:
+        broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"x")])))
+        broker.append("clicks", 1, batch(0))
+        with opened(broker, assigned=[P0, P1], value_decoder=int) as consumer:
+            found: list[Record] = []
+
+            def has_read(count: int) -> bool:
+                try:
+                    for records in consumer.poll(0).values():
+                        found.extend(records)
+                except CorruptData:
+                    pass
+                return len(found) == count
+
+            assert wait_until(lambda: has_read(4), 5)
+            assert not wait_until(lambda: has_read(5), 0.3), (
+                "its fetches return nothing for a while"
+            )
+            broker.append("clicks", 1, batch(4))
+            assert wait_until(lambda: has_read(8), 5)
+
+
 def test_a_record_batch_larger_than_the_request_is_requested_with_more() -> None:
     with FakeBroker() as broker:
         broker.append("clicks", 1, encode(Batch(0, [Rec(0, b"x")])))

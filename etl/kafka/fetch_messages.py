@@ -148,32 +148,40 @@ def parse_fetch(
     """
     reader = _Response(version, body, wanted, place)
     reader.cut = cut
+    throttle_ms = 0
+    refusal: BrokerRefusal | None = None
     partitions: list[FetchedPartition] = []
     try:
-        throttle_ms, refusal = _read_response(reader, version, wanted, partitions)
+        throttle_ms, refusal = _read_head(reader, version)
+        _read_partitions(reader, version, wanted, partitions, proves_empty=throttle_ms <= 0)
     except CorruptData:
         if cut is None:
             raise
-        return FetchAnswer(0, None, tuple(partitions), cut)
     return FetchAnswer(throttle_ms, refusal, tuple(partitions), cut)
 
 
-def _read_response(
-    reader: _Response,
-    version: int,
-    wanted: Sequence[FetchTarget],
-    partitions: list[FetchedPartition],
-) -> tuple[int, BrokerRefusal | None]:
-    """Read all partitions into `partitions`; return throttle time and error of the response."""
-    place = reader.place
+def _read_head(reader: _Response, version: int) -> tuple[int, BrokerRefusal | None]:
+    """Return throttle time and error of the response."""
     reader.tags()
     throttle_ms = reader.int32() if version >= 1 else 0
     error_code = NONE
     if version >= 7:
         error_code = reader.int16()
         reader.int32()
+    return throttle_ms, error_of(error_code)
+
+
+def _read_partitions(
+    reader: _Response,
+    version: int,
+    wanted: Sequence[FetchTarget],
+    partitions: list[FetchedPartition],
+    *,
+    proves_empty: bool,
+) -> None:
+    """Read all partitions into `partitions`. `proves_empty`: the response was not throttled."""
+    place = reader.place
     without_bytes = {each.partition for each in wanted if each.max_bytes <= 0}
-    proves_empty = throttle_ms <= 0
     for _ in range(reader.counted("the array of topics", item_bytes=6)):
         reader.place = place
         topic = reader.topic()
@@ -191,7 +199,6 @@ def _read_response(
     reader.tags()
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
-    return throttle_ms, error_of(error_code)
 
 
 def _read_partition(reader: _Response, version: int, topic: str) -> FetchedPartition:

@@ -171,6 +171,7 @@ class Cursor:
             first_bytes = options.fetch_max_bytes
         self.range = range
         self._isolation = options.isolation
+        self._first_bytes = first_bytes
         self._limit = max(first_bytes, options.max_batch_bytes)
         self._columns = raw_columns(columns, physical=range.partition.is_physical)
         self._incarnation = incarnation
@@ -263,6 +264,11 @@ class Cursor:
         """Request half of the bytes next time."""
         if self.max_bytes > _LEAST_FETCH_BYTES:
             self.max_bytes = max(_LEAST_FETCH_BYTES, self.max_bytes // 2)
+
+    def request_more(self) -> None:
+        """Request twice the bytes next time, up to the size of the first request."""
+        if self.max_bytes < self._first_bytes:
+            self.max_bytes = min(self._first_bytes, 2 * self.max_bytes)
 
     def pass_over(self, until_offset: int) -> None:
         """Move past records that are gone, up to `until_offset`."""
@@ -460,7 +466,7 @@ class RangeProgress:
     idle_since: float | None = None
     """Time of the first observation that the position did not move; None while it moves."""
     cuts: int = 0
-    """Number of responses that the deadline cut."""
+    """Responses that the deadline cut, less those that arrived whole since."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -479,6 +485,12 @@ class RangeProgress:
         self.cuts += 1
         self.cursor.request_less()
 
+    def note_whole(self) -> None:
+        """Request more again after a cut: this response arrived whole, and has records."""
+        if self.cuts:
+            self.cuts -= 1
+            self.cursor.request_more()
+
     def note_progress(self) -> None:
         """Reset the state of failures: the position moved."""
         self.attempts = 0
@@ -494,7 +506,7 @@ class RangeProgress:
 
 
 def max_response_bytes(requested: Sequence[RangeProgress], options: FetchOptions) -> int:
-    """Return the size of the next response for these ranges: half after each cut of one."""
+    """Return the size of the next response for these ranges: half for each cut of one."""
     halved = options.fetch_max_bytes >> max(progress.cuts for progress in requested)
     largest = max(progress.cursor.max_bytes for progress in requested)
     return max(halved, largest)

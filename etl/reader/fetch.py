@@ -505,6 +505,9 @@ def _read_from(
                 if not has_moved:
                     lose_leaders(pending, response.cut)
                     return
+            elif has_moved:
+                for progress in requested:
+                    progress.note_whole()
             if has_moved:
                 idle_responses = 0
             else:

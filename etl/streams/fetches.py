@@ -344,6 +344,9 @@ class Fetches:
             yield from self._starts(connection, partitions, found.listed)
             return
         has_records = any(len(fetched.records) for fetched in answer.partitions)
+        if has_records and answer.cut is None:
+            for progress in partitions:
+                progress.note_whole()
         connection.note_response(has_records=has_records, max_wait_ms=self._options.max_wait_ms)
         by_name = {(each.partition.topic, each.partition.partition): each for each in partitions}
         for fetched in answer.partitions:

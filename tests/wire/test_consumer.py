@@ -4,6 +4,8 @@ positions, and its errors.
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -375,7 +377,25 @@ def test_batches_of_a_response_that_the_deadline_cut_are_returned(kafka: FakeBro
     kafka.script[FETCH].append(stalls_after(4 + 70 + len(batch(0)) + 10))
     with opened(kafka, request_timeout_s=0.3) as consumer:
         assert offsets(polled(consumer, 8)) == list(range(8))
+        kafka.append("clicks", 0, batch(8))
+        assert offsets(polled(consumer, 4)) == [8, 9, 10, 11]
     assert [offset for offset, _ in kafka.wanted][:2] == [0, 4]
+    sizes = [size for _, size in kafka.wanted]
+    assert sizes[1] == sizes[0] // 2 and sizes[-1] == sizes[0], "until one arrives whole"
+
+
+def test_the_throttle_time_of_a_response_that_the_deadline_cut_counts() -> None:
+    def throttles_and_stalls(connection: socket.socket, frame: bytes) -> None:
+        throttled = frame[:8] + struct.pack(">i", 5000) + frame[12:]
+        stalls_after(40)(connection, throttled)
+
+    with FakeBroker(versions={FETCH: (0, 11)}) as broker:
+        broker.append("clicks", 0, batch(0))
+        broker.script[FETCH].append(throttles_and_stalls)
+        with SimpleConsumer("127.0.0.1", broker.port, request_timeout_s=0.3) as consumer:
+            answer = consumer.multifetch([FetchTarget(P0, 0, 1 << 20)], keeps_arrived=True)
+            assert answer.cut is not None and answer.throttle_ms == 5000
+            assert consumer._exchange.deadline() > time.monotonic() + 4
 
 
 @pytest.mark.parametrize("key", [FIND_COORDINATOR, OFFSET_FETCH, METADATA, LIST_OFFSETS, FETCH])

@@ -45,7 +45,7 @@ from etl.io.brokers.connection import (
 from etl.io.tls import ConnectionBroken
 from etl.kafka.broker_type_interface import BrokerProtocol, Greeting, OlderBrokers, Request
 from etl.kafka.broker_types import choose, is_release_name
-from etl.kafka.request_values import Fetch, FetchAnswer, FetchedPartition
+from etl.kafka.request_values import Fetch, FetchAnswer
 from etl.model.partitions import Isolation
 from etl.model.security import OPEN, Security
 
@@ -466,8 +466,12 @@ class Exchange:
                 reply = request.read(response)
             except CorruptData as corrupt:
                 raise self._explain(corrupt) from None
-        self._throttled_until = time.monotonic() + max(reply.throttled_ms, 0) / 1000
+        self.note_throttle(reply.throttled_ms)
         return reply.answer
+
+    def note_throttle(self, throttled_ms: int) -> None:
+        """Note the throttle time of a response: the broker answers the next request after it."""
+        self._throttled_until = time.monotonic() + max(throttled_ms, 0) / 1000
 
     def deadline(self) -> float:
         """Return the deadline (`time.monotonic`) of a call that begins now."""
@@ -650,10 +654,12 @@ class Fetching:
             error = response_cut(self._exchange.address, cut, is_fetch=True)
             if not keeps_arrived:
                 raise error from None
-            partitions: tuple[FetchedPartition, ...] = ()
+            answer = FetchAnswer(0, None, (), error)
             if sent.request.read_arrived is not None:
-                partitions = sent.request.read_arrived(cut.arrived, error).answer.partitions
-            return self._check(FetchAnswer(0, None, partitions, error), fetch)
+                reply = sent.request.read_arrived(cut.arrived, error)
+                self._exchange.note_throttle(reply.throttled_ms)
+                answer = reply.answer
+            return self._check(answer, fetch)
         return self._check(self._read(fetch, sent, response), fetch)
 
     def _next_buffer(self, size: int) -> memoryview:

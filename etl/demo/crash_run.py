@@ -17,6 +17,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from etl.model.partitions import Committed, TopicPartition
@@ -87,7 +88,7 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
     """Run the pipeline of `conf` and die; exits with the command's exit code where the signal
     leaves one.
     """
-    from etl.commands import backfill, operator_decisions, replay, run
+    from etl.commands import backfill, operator_session, replay, run
 
     around: list[Dying] = []
 
@@ -102,12 +103,18 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
             yield dying(services)
 
     # the command as it is, errors and exit codes included, with one thing exchanged
-    setattr(run, "run", functools.partial(run.run, around=dying))
-    setattr(replay, "replay_rows", functools.partial(replay.replay_rows, around=dying))
-    setattr(backfill, "run_backfill", functools.partial(backfill.run_backfill, around=dying))
-    setattr(operator_decisions, "open_services", opened)
+    _replace(run, "run", functools.partial(run.run, around=dying))
+    _replace(replay, "replay_rows", functools.partial(replay.replay_rows, around=dying))
+    _replace(backfill, "run_backfill", functools.partial(backfill.run_backfill, around=dying))
+    _replace(operator_session, "open_services", opened)
     sys.argv = ["etl", *door.split(), conf, *words, "--json"]
     runpy.run_module("etl", run_name="__main__")
+
+
+def _replace(module: ModuleType, name: str, value: Any) -> None:
+    """Replace a name that the module has. Raises AttributeError: the signal would never be sent."""
+    getattr(module, name)
+    setattr(module, name, value)
 
 
 if __name__ == "__main__":

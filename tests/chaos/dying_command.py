@@ -19,12 +19,7 @@ from etl.cli import main
 def kill_at(place: str) -> None:
     """Replace the named function by one that ends this process, before its first call or after it."""
     when, _, named = place.partition(":") if place.startswith("after:") else ("", "", place)
-    module_name, _, name = named.partition(":")
-    owner: Any = importlib.import_module(module_name)
-    *classes, function_name = name.split(".")
-    for one in classes:
-        owner = getattr(owner, one)
-    as_it_is = getattr(owner, function_name)
+    owner, function_name, as_it_is = function_at(named)
 
     def dying(*given: Any, **named_too: Any) -> Any:
         if when:
@@ -32,6 +27,16 @@ def kill_at(place: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(owner, function_name, dying)
+
+
+def function_at(named: str) -> tuple[Any, str, Any]:
+    """The module or class of MODULE:NAME, the last part of NAME, and the function."""
+    module_name, _, name = named.partition(":")
+    owner: Any = importlib.import_module(module_name)
+    *classes, function_name = name.split(".")
+    for one in classes:
+        owner = getattr(owner, one)
+    return owner, function_name, getattr(owner, function_name)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.collected import ALL, ROWS, cases_on
+from tests.chaos.dying_command import function_at
 from tests.chaos.published import Published, PublishedOnStores, rendered
 from tests.chaos.stage import Case, CaseResult, Checked, Stage, checked
 from tests.chaos.writes import WRITES
@@ -122,3 +123,7 @@ def test_every_case_has_a_name_of_its_own_and_the_arguments_of_the_function_that
         for case in cases:
             assert isinstance(case.play, partial), case.name
             inspect.signature(case.play.func).bind(None, **case.play.keywords)
+            for value in case.play.keywords.values():
+                place = str(value).removeprefix("after:")
+                if place.startswith("etl."):
+                    function_at(place)

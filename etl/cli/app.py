@@ -162,7 +162,7 @@ def run(
     """Load new records into the table.
 
     Finishes a stored plan, then makes one new plan; with a key as many as its end needs. Exit 8:
-    --until is in the future.
+    the --until of a key is in the future.
     """
     if dry_run:
         return _show_next_run(conf, until, run_key, as_json=as_json)

@@ -304,7 +304,7 @@ class KafkaProtocol(BrokerProtocol):
                 "they only know when whole segments were written",
                 action=(
                     "Start or stop at earliest, latest or an offset instead of a time. "
-                    "For a run, --until -10000 stops that many offsets before the end"
+                    "For a run, pass --run-key without --until"
                 ),
                 broker=self.address,
             )

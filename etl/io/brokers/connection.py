@@ -333,7 +333,7 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
         return NotKafka(
             "The port speaks as Jafka and Kafka 0.7 do",
             broker=address,
-            action="Set source.broker_type: jafka (of a ConsumerConfig, dialect). Such brokers are"
+            action="Set source.broker_type: jafka (of a Consumer, broker_type). Such brokers are"
             " found in ZooKeeper, where they register, and not by an address",
         )
     return NotKafka(

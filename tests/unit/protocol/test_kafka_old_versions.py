@@ -73,10 +73,12 @@ def test_without_a_total_limit_the_first_log_is_requested_whole_and_others_if_th
 
 @pytest.mark.parametrize("release", ["0.8", "0.9", "0.10.0"])
 def test_brokers_before_0_10_1_find_no_time(release: str) -> None:
-    with pytest.raises(SettingsError, match="before 0.10.1 cannot find the record of a time"):
+    text = "before 0.10.1 cannot find the record of a time"
+    with pytest.raises(SettingsError, match=text) as raised:
         spoken_to_as(release).list_offsets(
             {DEMO: EARLIEST, OTHER: 1_700_000_000_000}, Isolation.READ_UNCOMMITTED, {}
         )
+    assert "--run-key without --until" in raised.value.action
 
 
 def test_a_later_broker_names_one_offset_for_a_time_or_none() -> None:

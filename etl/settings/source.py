@@ -207,7 +207,7 @@ class SourceSettings(Section):
     ] = Field(
         default=StartAt.EARLIEST,
         description="Start of topics of the first run without committed offsets; of a time such as "
-        "2026-01-31T00:00:00+00:00 the first record at or after it",
+        "2026-01-31T00:00:00+00:00 the first record at or after it (Kafka 0.10.1 or later)",
     )
     new_topics_starting_offsets: StartAt = Field(
         default=StartAt.EARLIEST,

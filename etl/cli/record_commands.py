@@ -11,7 +11,6 @@ from etl.cli.common_options import (
     POSITION,
     Commands,
     Conf,
-    PartitionOption,
     begin_document,
     print_note,
     raise_output_failure,
@@ -30,6 +29,16 @@ if TYPE_CHECKING:
 _MAX_RECORDS = 10
 _TIMEOUT_S = 10.0
 
+OnePartition = Annotated[
+    list[str],
+    typer.Option(
+        "--partition",
+        "-p",
+        metavar="PARTITION",
+        help="clicks:3, on Jafka clicks:1-3.",
+        show_default=False,
+    ),
+]
 ValueFormat = Annotated[
     str,
     typer.Option(metavar="FORMAT", help="text, json, hex, base64, int or module:function."),
@@ -125,7 +134,7 @@ MaxRecords = Annotated[
 @records.command("show")
 def records_show(
     conf: Conf,
-    partition: PartitionOption,
+    partition: OnePartition,
     start: Annotated[
         str | None,
         typer.Option(

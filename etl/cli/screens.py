@@ -342,7 +342,7 @@ def _wrapped(text: str, indent: int) -> list[str]:
 
 def show_proof(proof: Proof) -> None:
     """Print the result of `etl verify`."""
-    partitions = proof.as_json()["logs"]
+    partitions = proof.as_json()["partitions"]
     rows = []
     for topic_partition in partitions:
         row = (

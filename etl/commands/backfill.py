@@ -304,10 +304,10 @@ _PACE_PLANS = 10
 class State(str, Enum):
     """The state of a backfill in `etl backfills list`."""
 
-    AT_WORK = "at work"
+    RUNNING = "running"
     STOPPED = "stopped"
     """Unfinished, and no driver is active: `etl backfills run` resumes it."""
-    WHOLE = "whole"
+    COMPLETE = "complete"
 
 
 def list_backfills(settings: Settings) -> list[dict[str, Any]]:
@@ -442,9 +442,9 @@ def _backfill_json(requested: Backfill, seen: _Seen) -> dict[str, Any]:
     newest_plan = None
     if plans:
         newest_plan = plans[-1].number
-    state = State.WHOLE
+    state = State.COMPLETE
     if driver:
-        state = State.AT_WORK
+        state = State.RUNNING
     elif left:
         state = State.STOPPED
     return {

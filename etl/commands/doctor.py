@@ -118,7 +118,7 @@ def check_backfills(name: str, findings: Findings) -> Iterator[Line]:
                 f"or `etl backfills delete CONF {called} --reason ...` to delete it"
             )
             yield advice(name, found, to_do)
-        elif current == State.AT_WORK.value:
+        elif current == State.RUNNING.value:
             yield ok(name, found)
         else:
             finished += 1

@@ -48,7 +48,7 @@ from etl.settings.sections import Settings
 class State(str, Enum):
     """State of a pipeline."""
 
-    AT_WORK = "at work"
+    RUNNING = "running"
     """A driver holds its lock."""
     STORED = "a plan is stored"
     """The result of its newest plan is not recorded: the next run executes, records or replaces it.
@@ -245,7 +245,7 @@ def _describe_pipeline(
 
 def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode | None) -> State:
     if driver:
-        return State.AT_WORK
+        return State.RUNNING
     if retirement:
         return State.TAKEN_OVER if retirement.taken_over_by else State.RETIRED
     if ledger.newest is None:

@@ -298,14 +298,14 @@ class Proof:
             "left_out_by_transform": self.left_out,
             "notes": [*self.notes, *self.transformed, *self.allowed],
             "by_others": [foreign_commit_as_json(found) for found in self.by_others],
-            "rows_of_no_log": self.without_partition,
-            "rows_of_no_log_first": [list(row.values()) for row in self.of_no_log_first],
+            "rows_without_partition": self.without_partition,
+            "rows_without_partition_first": [list(row.values()) for row in self.of_no_log_first],
             "rows_before_plan_1": self.rows_before,
             "written_since": [
                 {**audited.partition.place, "incarnation": audited.incarnation, "rows": more}
                 for audited, more in self.more_than_before
             ],
-            "logs": [self._partition_as_json(partition) for partition in partitions],
+            "partitions": [self._partition_as_json(partition) for partition in partitions],
         }
 
     def _partition_as_json(self, partition: PartitionProof) -> dict[str, Any]:
@@ -321,7 +321,7 @@ class Proof:
             "missing_first": list(f.missing_first),
             "never_came": missing.never_came,
             "removed_by_others": missing.removed,
-            "nobody_knows": missing.unknown,
+            "cause_unknown": missing.unknown,
             "in_a_table_before": missing.elsewhere,
             "removed_by": [foreign_commit_as_json(by) for by in missing.by],
             "not_provable": partition.doubt.offsets,

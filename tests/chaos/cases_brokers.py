@@ -470,7 +470,7 @@ def lost_segment(stage: Stage) -> CaseResult:
         pipeline.run(), 0, "plan_resumed", "plan_superseded", "records_lost", "ingested"
     )
     check_losses(pipeline, [(0, first, until, "missing")])
-    reported = pipeline.door("verify").document["logs"][0]["without_row"]
+    reported = pipeline.door("verify").document["partitions"][0]["without_row"]
     figures = [reported[name] for name in ("lost", "compacted", "not_known")]
     assert figures == [until - first, 0, 0], reported
     return stage.finish(pipeline, after, result)

@@ -93,7 +93,9 @@ def behind_a_transform(stage: Stage) -> CaseResult:
     after = kill_before(pipeline, "record")
     result = pipeline.ran()
     proof = ended(pipeline.door("verify"), 9)
-    assert sum(partition["not_provable"] for partition in proof.document["logs"]) == 1, proof.err
+    assert sum(partition["not_provable"] for partition in proof.document["partitions"]) == 1, (
+        proof.err
+    )
     decide(pipeline, "table accept-changes", str(proof.document["table_version"]))
     ended(pipeline.door("verify"), 0)
     kept = {row: count for row, count in pipeline.in_topic().items() if row[:2] != _DROPPED}

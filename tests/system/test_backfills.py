@@ -62,9 +62,9 @@ def test_a_backfill_that_was_interrupted_loads_the_rest_once_and_every_command_k
     assert late.is_whole() and late.committed() == offsets
     assert backfill(late, "old", *INTERVAL).outcomes == ["already_loaded"]
     [row] = late.door("backfills", "list").document["backfills"]
-    assert (row["state"], row["loaded"], row["left"], row["newest_plan"]) == ("whole", 400, 0, 5)
+    assert (row["state"], row["loaded"], row["left"], row["newest_plan"]) == ("complete", 400, 0, 5)
     [listed] = late.door("pipelines", "list").document["pipelines"]
-    assert listed["backfills"] == [{"name": "old", "state": "whole"}]
+    assert listed["backfills"] == [{"name": "old", "state": "complete"}]
 
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]

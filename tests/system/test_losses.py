@@ -291,5 +291,5 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert (written(pipeline), pipeline.in_table()) == (rows, loaded)
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err + proof.out
-    lost = [log["without_row"]["losses"] for log in proof.document["logs"]]
+    lost = [log["without_row"]["losses"] for log in proof.document["partitions"]]
     assert lost == [[[100, 200, "topic_deleted"]]] * 4

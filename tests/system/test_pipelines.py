@@ -53,7 +53,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     ):
         listed = pipeline.door("pipelines", "list", after=("--all-groups",)).document["pipelines"]
         [row] = [row for row in listed if row["group"] == pipeline.group]
-        assert row["state"] == "at work" and "run run-9" in row["driver"]
+        assert row["state"] == "running" and "run run-9" in row["driver"]
     retired = other.door("pipelines", "retire", after=("clicks", "--reason", "moved"))
     assert retired.document["topics"] == [pipeline.topic]
     [row] = pipeline.door("pipelines", "list").document["pipelines"]

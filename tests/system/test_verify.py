@@ -24,7 +24,7 @@ from tests.system.driving import Pipeline, broken_off_before
 
 
 def log_of(document: Any, partition: int) -> Any:
-    return next(log for log in document["logs"] if log["partition"] == partition)
+    return next(log for log in document["partitions"] if log["partition"] == partition)
 
 
 @pytest.mark.without_spark
@@ -118,8 +118,8 @@ def test_a_foreign_row_without_a_record_is_reported_and_so_is_a_lost_file(
         path, pyarrow.Table.from_pylist([{"partition": 2}], schema=arrow_schema()), mode="append"
     )
     proof = pipeline.door("verify")
-    assert (proof.code, proof.document["rows_of_no_log"]) == (9, 1)
-    assert all(log["passed"] for log in proof.document["logs"])
+    assert (proof.code, proof.document["rows_without_partition"]) == (9, 1)
+    assert all(log["passed"] for log in proof.document["partitions"])
     first = "(first: topic NULL, partition 2, offset NULL)"
     assert f"1 rows name no record of a partition {first}" in proof.err
 
@@ -147,14 +147,14 @@ def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_th
     rows = DeltaTable(path).to_pyarrow_table()
     write_deltalake(path, rows.slice(1), mode="overwrite")
     proof = pipeline.door("verify")
-    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
+    [wrong] = [log for log in proof.document["partitions"] if not log["passed"]]
     assert (proof.code, wrong["removed_by_others"]) == (9, 1)
     assert [by["operation"] for by in wrong["removed_by"]] == ["WRITE"]
 
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     proof = pipeline.door("verify")
-    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
-    assert (proof.code, wrong["nobody_knows"]) == (9, 1)
+    [wrong] = [log for log in proof.document["partitions"] if not log["passed"]]
+    assert (proof.code, wrong["cause_unknown"]) == (9, 1)
     assert (wrong["never_came"], wrong["removed_by_others"]) == (0, 0)
     assert (
         "1 of unknown cause, since the files of their commit are deleted; another writer "
@@ -283,7 +283,7 @@ def shape(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Shape:
 
 
 def unproven(proof: Any) -> list[int]:
-    return [partition["not_provable"] for partition in proof.document["logs"]]
+    return [partition["not_provable"] for partition in proof.document["partitions"]]
 
 
 def test_rows_possibly_dropped_before_a_crash_are_unproven_until_an_operator_accepts(

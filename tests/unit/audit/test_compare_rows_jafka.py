@@ -163,7 +163,7 @@ def test_a_double_is_named_by_its_entry_and_its_index() -> None:
     proof = Proof((PartitionProof(found),), ((AUDITED, (131, 1), 2),), 3, ())
     place = "topic clicks, partition 0, broker_id 1"
     assert proof.first_finding == f"{place}: 1 double (first: 131 message 1)"
-    [reported] = proof.as_json()["logs"]
+    [reported] = proof.as_json()["partitions"]
     names = ("partition", "broker_id", "double_first", "entries_with_holes")
     assert [reported[name] for name in names] == [0, 1, [[131, 1, 2]], 0]
 

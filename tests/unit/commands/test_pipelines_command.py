@@ -25,7 +25,7 @@ DRIVER = DriverNode("host", 7, None, "run-1")
         (Ledger(), None, None, State.NO_PLAN),
         (Ledger("u", PLAN), None, None, State.STORED),
         (Ledger("u", PLAN, CommitResult(1, "", 3, "t", ())), None, None, State.UP_TO_DATE),
-        (Ledger("u", PLAN), None, DRIVER, State.AT_WORK),
+        (Ledger("u", PLAN), None, DRIVER, State.RUNNING),
         (Ledger("u", PLAN), Retirement("moved", 1), None, State.RETIRED),
         (Ledger("u", PLAN), Retirement("moved", 1, "g/other"), None, State.TAKEN_OVER),
     ],
@@ -42,13 +42,13 @@ def test_a_table_that_is_not_the_confs_is_shown_by_its_id(
 ) -> None:
     row = {
         **dict.fromkeys(("table", "retired")),
-        **{"group": "g", "pipeline": "p", "state": "at work", "newest_plan": 12, "age_s": 90.0},
+        **{"group": "g", "pipeline": "p", "state": "running", "newest_plan": 12, "age_s": 90.0},
         **{"topics": ["a", "b"], "table_id": "5f-7", "driver": "run run-1, pid 7 on host"},
-        **{"paused": [], "backfills": [{"name": "old", "state": "whole"}]},
+        **{"paused": [], "backfills": [{"name": "old", "state": "complete"}]},
     }
     show_pipelines([row])
     result = capsys.readouterr().out
-    for words in ("5f-7", "a, b", "g/p: at work, run run-1, pid 7 on host"):
+    for words in ("5f-7", "a, b", "g/p: running, run run-1, pid 7 on host"):
         assert words in result
 
 

@@ -119,7 +119,7 @@ def ingest_dag(
     ingest = _dag("ingest", pipeline, retries, retry_delay, dag_arguments)
 
     def arguments(context: Mapping[str, Any]) -> list[str]:
-        return run_arguments(pipeline.conf, interval_of(context), is_physical=pipeline.is_physical)
+        return run_arguments(pipeline.conf, interval_of(context), finds_times=pipeline.finds_times)
 
     with ingest:
         load = _task("load", "run", pipeline, environment, arguments, pool=pool)
@@ -258,7 +258,7 @@ def maintenance_dag(
             "maintain", "table maintain", pipeline, environment, maintain_arguments, outlets=[]
         )
         verify >> maintain
-        if not pipeline.is_physical:
+        if pipeline.finds_times:
             TableGapsOperator(
                 task_id="table_gaps",
                 conf_file=conf_file,

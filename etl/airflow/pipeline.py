@@ -25,8 +25,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from etl.errors import SettingsError
-from etl.model.partitions import BrokerFamily
-from etl.settings.choices import folder_of, one_scheme, place_of
+from etl.settings.choices import finds_times, folder_of, one_scheme, place_of
 from etl.settings.conf_file import (
     CONF_MAX_BYTES,
     NOT_YAML,
@@ -55,8 +54,8 @@ class Pipeline:
     """URI of the table, equal for all spellings: `file:///...`, the store's URL, or
     `delta-table:///catalog.schema.table`.
     """
-    is_physical: bool
-    """Offsets are byte positions and messages have no timestamps: Jafka, Kafka 0.7."""
+    finds_times: bool
+    """See `etl.settings.choices.finds_times`."""
 
     @property
     def full_name(self) -> str:
@@ -89,7 +88,9 @@ def read_pipeline(conf_file: str | Path) -> Pipeline:
         _text(document, "pipeline", path),
         _text(document, "group.id", path),
         _table_uri(document, file_of_table),
-        is_physical=_find(document, "source.broker_type") == BrokerFamily.JAFKA.value,
+        finds_times=finds_times(
+            _find(document, "source.broker_type"), _find(document, "source.broker_version")
+        ),
     )
 
 

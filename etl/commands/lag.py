@@ -262,7 +262,7 @@ class TopicsReady:
 def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> TopicsReady:
     """Ask the leaders of all partitions but paused ones for a record at or after a time.
 
-    Partitions of Jafka and Kafka 0.7 count as complete by the clock alone. Raises what brokers
+    Partitions of brokers that find no times count as complete by the clock alone. Raises what brokers
     raise, and SettingsError for partitions that cannot be searched by time, as `moments`.
     """
     source = settings.source
@@ -288,7 +288,7 @@ def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> 
                 )
             )
         now = now_ms()
-        if source.is_physical or now >= until_ms + grace_s * 1000:
+        if not source.finds_times or now >= until_ms + grace_s * 1000:
             first_at = dict[TopicPartition, int | None].fromkeys(partitions)
         else:
             first_at = cluster.first_at(

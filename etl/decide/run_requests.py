@@ -615,15 +615,15 @@ def interval_of_run(
     return interval
 
 
-def run_arguments(conf: str, interval: TimeInterval, *, is_physical: bool) -> list[str]:
+def run_arguments(conf: str, interval: TimeInterval, *, finds_times: bool) -> list[str]:
     """Return the arguments of `etl run` up to the end of the interval, once.
 
-    On Jafka, which has no timestamps, up to the ends of the partitions. The start is not passed: a
-    run continues from the ledger, so a failed interval is loaded by the next run.
+    Up to the ends of the partitions if the brokers find no times. The start is not passed: a run
+    continues from the ledger, so a failed interval is loaded by the next run.
     """
-    until = ["--until", interval.end.isoformat()]
-    if is_physical:
-        until = []
+    until = []
+    if finds_times:
+        until = ["--until", interval.end.isoformat()]
     return [conf, "--run-key", interval.run_key, *until]
 
 

@@ -304,7 +304,8 @@ class KafkaProtocol(BrokerProtocol):
                 "they only know when whole segments were written",
                 action=(
                     "Start or stop at earliest, latest or an offset instead of a time. "
-                    "For a run, pass --run-key without --until"
+                    "For a run, pass --run-key without --until: set source.broker_version, and "
+                    "Airflow's DAGs do so"
                 ),
                 broker=self.address,
             )

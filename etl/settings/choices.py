@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TypeVar
 
 from etl.errors import SettingsError
+from etl.model.partitions import BrokerFamily
 
 
 class StartAt(str, Enum):
@@ -37,6 +38,24 @@ def choice_of(kind: type[Choice], value: object, key: str) -> Choice:
         raise SettingsError(
             f"{value!r} is not a valid {key}", key=key, action=f"Use one of {choices}"
         ) from None
+
+
+FIRST_WITH_TIMES = (0, 10, 1)
+"""KIP-79: ListOffsets finds the first record at or after a time."""
+
+
+def finds_times(broker_type: object, broker_version: object) -> bool:
+    """Return whether brokers find the first record of a time, as far as a conf says.
+
+    False with `source.broker_type: jafka`, and with a `source.broker_version` before 0.10.1.
+    """
+    if broker_type == BrokerFamily.JAFKA.value:
+        return False
+    version = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", str(broker_version))
+    if version is None:
+        return True
+    numbers = tuple(int(number or 0) for number in version.groups())
+    return numbers >= FIRST_WITH_TIMES
 
 
 class OnDataLoss(str, Enum):

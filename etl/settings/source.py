@@ -23,7 +23,7 @@ from pydantic import (
 from etl.model.partitions import BrokerFamily, Isolation
 from etl.model.security import Security
 from etl.settings import choices
-from etl.settings.choices import OnDataLoss, OnNoLeader, StartAt, split_address
+from etl.settings.choices import OnDataLoss, OnNoLeader, StartAt, finds_times, split_address
 from etl.settings.connection_security import SecuritySettings
 from etl.settings.secrets import DAY_S, NAME, TEN_YEARS_S, ByteSize, Section, one_or_several
 
@@ -286,6 +286,11 @@ class SourceSettings(Section):
     def way_in(self) -> Security:
         """How every connection to the brokers is entered."""
         return self.security.value(self.listener)
+
+    @property
+    def finds_times(self) -> bool:
+        """See `etl.settings.choices.finds_times`."""
+        return finds_times(self.broker_type, self.broker_version)
 
     @property
     def topic_filter(self) -> TopicFilter:

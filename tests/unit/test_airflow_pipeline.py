@@ -55,12 +55,33 @@ def conf_of(folder: Path, table: str = "../warehouse/clicks") -> Path:
 )
 def test_a_dag_knows_the_same_of_a_conf_file_as_the_command_that_it_starts(conf: Path) -> None:
     pipeline, settings = read_pipeline(conf), load_settings(conf)
-    assert (pipeline.name, pipeline.group, pipeline.is_physical) == (
+    assert (pipeline.name, pipeline.group, pipeline.finds_times) == (
         settings.pipeline,
         settings.group.id,
-        settings.source.is_physical,
+        settings.source.finds_times,
     )
     assert pipeline.table == Path(settings.table.path).as_uri() and pipeline.conf == str(conf)
+
+
+@pytest.mark.parametrize(
+    ("source", "finds_times"),
+    [
+        ("broker_type: jafka", False),
+        ("broker_version: '0.8.2'", False),
+        ("broker_version: '0.10'", False),
+        ("broker_version: '0.10.1'", True),
+        ("broker_version: '3.9'", True),
+        ("isolation_level: read_committed", True),
+    ],
+)
+def test_runs_of_a_dag_end_at_a_time_if_the_brokers_find_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, finds_times: bool
+) -> None:
+    path = conf_of(tmp_path)
+    path.write_text(path.read_text().replace("{topics: [clicks]", "{topics: [clicks], " + source))
+    assert read_pipeline(path).finds_times is finds_times
+    monkeypatch.setenv("NOT_SET_HERE", "localhost:2181")
+    assert load_settings(path).source.finds_times is finds_times
 
 
 def test_what_parses_dag_files_needs_no_secret_of_a_conf(tmp_path: Path) -> None:

@@ -232,9 +232,9 @@ def test_params_that_run_backwards_are_refused() -> None:
 
 def test_a_run_loads_up_to_the_end_of_its_interval_under_the_intervals_key() -> None:
     interval, conf = interval_between(FIVE_UTC, SIX_UTC), "/conf/clicks.yaml"
-    found = run_arguments(conf, interval, is_physical=False)
+    found = run_arguments(conf, interval, finds_times=True)
     assert found == [conf, "--run-key", KEY, "--until", SIX]
-    assert "--until" not in run_arguments(conf, interval, is_physical=True)
+    assert "--until" not in run_arguments(conf, interval, finds_times=False)
 
 
 def test_a_range_is_given_by_the_params_that_are_set() -> None:

@@ -58,6 +58,7 @@ from etl.model.partitions import (
     TopicPartition,
     parse_named,
 )
+from etl.reader.cursor import LEAST_FETCH_BYTES
 from etl.records.decode import DecodedRecord, Messages
 from etl.run.open_services import open_cluster
 from etl.settings.choices import StartAt
@@ -124,11 +125,13 @@ class PeekedPartition:
         self._timeout_s = timeout_s
         self._leader: Leader | None = leader
         """None: look it up before the next request."""
-        self._least_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
-        self._max_bytes = self._least_bytes
-        """Size of the next fetch; grows for a large record."""
+        self._first_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
+        self._max_bytes = self._first_bytes
+        """Size of the next fetch; grows for a large record, and shrinks for a slow line."""
         self._idle_since = time.monotonic()
         self._failing_since = math.inf
+        self._last_failure: EtlError | None = None
+        """The failure of the last fetch; None if the broker answered."""
         self._empty_answers = 0
 
     def records(self) -> Iterator[DecodedRecord]:
@@ -146,11 +149,15 @@ class PeekedPartition:
                 self._wait()
                 continue
             messages = self._messages(fetched)
+            if fetched.cut is not None and messages.next_offset == self.position:
+                continue
             if messages.needed_bytes:
                 self._grow(fetched, messages.needed_bytes)
             elif messages.next_offset == self.position:
                 self._wait()
             else:
+                if fetched.cut is None:
+                    self._max_bytes = min(self._first_bytes, 2 * self._max_bytes)
                 yield from self._records_of(messages)
 
     def _messages(self, fetched: FetchedPartition) -> Messages:
@@ -166,7 +173,6 @@ class PeekedPartition:
             raise MisalignedOffset(inside.message, action=action, **inside.where) from None
 
     def _records_of(self, messages: Messages) -> Iterator[DecodedRecord]:
-        self._max_bytes = self._least_bytes
         self._empty_answers = 0
         for record in messages:
             if record.offset >= self.extent.end_offset:
@@ -185,6 +191,7 @@ class PeekedPartition:
         """Return the next response; None if it is empty or failed and is retried.
 
         A leader that moved or does not answer is looked up again for `source.request_timeout_s`.
+        The complete batches of a response that the deadline cut are returned.
         """
         try:
             leader = self._leader or self._find_leader()
@@ -194,21 +201,48 @@ class PeekedPartition:
                 isolation_level=self._source.isolation_level,
                 max_bytes=self._max_bytes,
                 fetch_max_wait_ms=self._wait_ms(),
+                keeps_arrived=True,
             )
-            if not answer.partitions:  # the client is over its quota
-                self._failing_since = math.inf
+            if answer.cut is not None:
+                self._request_less(answer.cut)
+            elif not answer.partitions:  # the client is over its quota
+                self._note_answer()
+            if not answer.partitions:
                 return None
             failure = self._failure(answer.partitions[0].refusal)
         except BrokerUnreachable as unreachable:
             failure = unreachable
-        if failure is None:
-            self._failing_since = math.inf
-            return answer.partitions[0]
-        self._leader = None
+        if failure is not None:
+            self._leader = None
+            self._note_failure(failure)
+            return None
+        if answer.cut is None:
+            self._note_answer()
+        return answer.partitions[0]
+
+    def _request_less(self, cut: EtlError) -> None:
+        """Request half of the bytes next time: the deadline cut the response.
+
+        It is a failure only if there is no smaller fetch: the bytes that arrived are no lack of
+        records.
+        """
+        self._idle_since = time.monotonic()
+        if self._max_bytes <= LEAST_FETCH_BYTES:
+            self._note_failure(cut)
+            return
+        self._max_bytes = max(LEAST_FETCH_BYTES, self._max_bytes // 2)
+        self._note_answer()
+
+    def _note_answer(self) -> None:
+        self._last_failure = None
+        self._failing_since = math.inf
+
+    def _note_failure(self, failure: EtlError) -> None:
+        """Keep the failure, or raise it if they last for `source.request_timeout_s`."""
+        self._last_failure = failure
         self._failing_since = min(self._failing_since, time.monotonic())
         if time.monotonic() - self._failing_since >= self._source.request_timeout_s:
             raise failure
-        return None
 
     def _failure(self, refusal: BrokerRefusal | None) -> EtlError | None:
         """Return the error to raise after the last retry; raises it if a retry would not help."""
@@ -282,7 +316,7 @@ class PeekedPartition:
 
         Raises MessageTooLarge, and MisalignedOffset or CorruptData for a wrong size field.
         """
-        limit = max(self._source.max_batch_bytes, self._least_bytes)
+        limit = max(self._source.max_batch_bytes, self._first_bytes)
         if len(fetched.records) < self._max_bytes:
             kind = MisalignedOffset if fetched.layout is EntryLayout.PHYSICAL else CorruptData
             message = f"A message claims {needed:,} bytes, and {len(fetched.records):,} are there"
@@ -315,9 +349,14 @@ class PeekedPartition:
         return self._idle_since + self._timeout_s - time.monotonic()
 
     def _wait(self) -> None:
-        """Wait before the next fetch; pauses grow, as a broker may answer empty fetches at once."""
+        """Wait before the next fetch; pauses grow, as a broker may answer empty fetches at once.
+
+        Raises the failure of the last fetch if no time is left.
+        """
         left_s = self._left_s()
         if left_s <= 0:
+            if self._last_failure is not None:
+                raise self._last_failure
             self.ended = Ended.TIME_OUT
             return
         pause_s = _SHORTEST_PAUSE_S * 2 ** min(self._empty_answers, 10)
@@ -620,9 +659,7 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
     """
     _reject_own_group(settings, wanted.group)
     topics = wanted.topics or _topics(settings)
-    config = conf_of(settings, wanted)
-    options = {name: getattr(config, name) for name in ConsumerConfig.__slots__}
-    with Consumer(**options) as consumer:
+    with Consumer.of_conf(conf_of(settings, wanted)) as consumer:
         tailed = TailedGroup(consumer, topics, wanted)
         yield tailed
         tailed.commit()

@@ -143,7 +143,7 @@ def _epoch_at(found: Walk, offset: int) -> int | None:
     return None
 
 
-_LEAST_FETCH_BYTES = 64 << 10
+LEAST_FETCH_BYTES = 64 << 10
 """No fetch is made smaller than this for a slow line; one record batch comes in any case."""
 EMPTY_RESPONSES_THAT_PROVE = 3
 """Empty responses in a row after which the rest of a range counts as compacted away."""
@@ -260,10 +260,12 @@ class Cursor:
         )
         return self._rows(decode(fetched, found.batches, selection, self._tally, self._counts))
 
-    def request_less(self) -> None:
-        """Request half of the bytes next time."""
-        if self.max_bytes > _LEAST_FETCH_BYTES:
-            self.max_bytes = max(_LEAST_FETCH_BYTES, self.max_bytes // 2)
+    def request_less(self) -> bool:
+        """Request half of the bytes next time; False if there is no smaller request."""
+        if self.max_bytes <= LEAST_FETCH_BYTES:
+            return False
+        self.max_bytes = max(LEAST_FETCH_BYTES, self.max_bytes // 2)
+        return True
 
     def request_more(self) -> None:
         """Request twice the bytes next time, up to the size of the first request."""
@@ -480,10 +482,17 @@ class RangeProgress:
         self.attempts += 1
         self.idle_for()
 
-    def note_cut(self) -> None:
-        """Request less next time: the deadline cut the response."""
+    def note_cut(self) -> bool:
+        """Request less next time: the deadline cut the response. False if there is no less.
+
+        Attempts are counted anew while requests shrink. Otherwise they would end before requests
+        are small enough for the line.
+        """
         self.cuts += 1
-        self.cursor.request_less()
+        shrinks = self.cursor.request_less()
+        if shrinks:
+            self.note_progress()
+        return shrinks
 
     def note_whole(self) -> None:
         """Request more again after a cut: this response arrived whole, and has records."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -54,10 +54,17 @@ from etl.streams.records import Decoder, Record
 _ITERATION_S = 1.0
 
 
-class SingleThreadGuard:
-    """Keeps other threads, and calls of listeners that may not nest, out of one consumer."""
+Naming = Callable[[], AbstractContextManager[None]]
 
-    def __init__(self) -> None:
+
+class SingleThreadGuard:
+    """Keeps other threads, and calls of listeners that may not nest, out of one consumer.
+
+    `naming`: the context of each call, which says how its errors name a setting.
+    """
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
         self._lock = threading.RLock()
         self._is_inside = False
         self.is_closed = False
@@ -85,7 +92,7 @@ class SingleThreadGuard:
             was_inside = self._is_inside
             self._is_inside = True
             try:
-                with naming_arguments():
+                with self._naming():
                     yield
             finally:
                 self._is_inside = was_inside
@@ -169,13 +176,25 @@ class Consumer:
 
     @classmethod
     def on(cls, cluster: Cluster, conf: ConsumerConfig) -> Self:
-        """Return a consumer without a group on an open cluster, which it does not close."""
+        """Return a consumer without a group on an open cluster, which it does not close.
+
+        Its errors name keys of a conf.
+        """
         results = Results()
         requests = Lane("requests", results)
         until = ExitStack()
         until.callback(requests.close, lambda: None)
         consumer = cls.__new__(cls)
-        consumer._begin(ConsumerResources(cluster, requests, results), conf, until, None, None)
+        resources = ConsumerResources(cluster, requests, results)
+        consumer._begin(resources, conf, until, naming=nullcontext)
+        return consumer
+
+    @classmethod
+    def of_conf(cls, conf: ConsumerConfig) -> Self:
+        """Return a consumer for the settings of a conf. Its errors name keys of the conf."""
+        consumer = cls.__new__(cls)
+        with ExitStack() as until:
+            consumer._begin(open_cluster(conf, until), conf, until, naming=nullcontext)
         return consumer
 
     def _begin(
@@ -183,11 +202,13 @@ class Consumer:
         resources: ConsumerResources,
         conf: ConsumerConfig,
         until: ExitStack,
-        key_decoder: Decoder | None,
-        value_decoder: Decoder | None,
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+        *,
+        naming: Naming = naming_arguments,
     ) -> None:
         options = conf.fetch_options
-        self._guard = SingleThreadGuard()
+        self._guard = SingleThreadGuard(naming)
         self._exclusive = self._guard.exclusive
         self._cluster = resources.cluster
         self._requests = resources.requests

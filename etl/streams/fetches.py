@@ -335,10 +335,8 @@ class Fetches:
         answer = found.fetched
         if answer is not None and answer.cut is not None:
             for progress in partitions:
-                progress.note_cut()
-            if not answer.partitions:
-                connection.lose(answer.cut)
-                return
+                if not progress.note_cut():
+                    progress.lose_leader(answer.cut)
         connection.in_flight = []
         if answer is None:
             yield from self._starts(connection, partitions, found.listed)
@@ -480,9 +478,7 @@ def batches_of(
         return [], None
     except EtlError as failure:
         return [], failure
-    cut = completed.fetched.cut
-    if cut is not None and progress.cursor.position == previous:
-        progress.lose_leader(cut)
+    if completed.fetched.cut is not None and progress.cursor.position == previous:
         return [], None
     progress.note_progress()
     try:

@@ -509,6 +509,10 @@ def test_an_error_names_arguments_of_the_consumer(kafka: FakeBroker) -> None:
         raise not_kafka("h:1", b"\x15\x03\x03\x00")
     assert raised.value.where["key"] == "security.protocol"
     assert raised.value.action.startswith("Set security.protocol: SSL")
+    conf = ConsumerConfig("no-such-host.invalid:9092", request_timeout_s=1)
+    with Consumer.of_conf(conf) as consumer, pytest.raises(BrokerUnreachable) as of_conf:
+        consumer.beginning_offsets([P0])
+    assert "source.bootstrap_servers" in of_conf.value.action
     damaged = CorruptData("damaged", next_offset=8)
     assert (damaged.next_offset, CorruptData("damaged").next_offset) == (8, None)
 

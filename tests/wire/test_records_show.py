@@ -32,7 +32,7 @@ from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FETCH, FakeBroker, never
+from tests.fakes.broker import FETCH, FakeBroker, never, stalls_after
 from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 
 HOUR = 1_700_000_000_000
@@ -275,6 +275,34 @@ def test_a_broker_that_stops_answering_is_given_up_at_the_deadline(kafka: FakeBr
     with pytest.raises(BrokerUnreachable, match="deadline") as raised:
         peeked(kafka, source={"request_timeout_s": 0.4}, timeout_s=10)
     assert time.monotonic() - began < 4 and raised.value.exit_code == 6
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_batches_of_a_response_that_the_deadline_cut_are_printed_and_the_next_asks_for_half(
+    kafka: FakeBroker, follows: bool
+) -> None:
+    first_batch_ends = 4 + 70 + len(kafka.log("clicks").batches[0])
+    cuts = [stalls_after(first_batch_ends + 10), stalls_after(90), stalls_after(20)]
+    kafka.script[FETCH].extend(cuts)
+    source = {"request_timeout_s": 0.3}
+    # Less than a response may take: bytes that arrive are no lack of records.
+    timeout_s = 10 if follows else 0.1
+    records, _ = peeked(kafka, source=source, follows=follows, most=50, timeout_s=timeout_s)
+    assert records == numbers(0, 50)
+    full = 256 << 10
+    assert kafka.wanted[:4] == [(0, full), (10, full // 2), (10, full // 4), (10, full // 4)]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_line_that_is_too_slow_for_the_least_fetch_is_an_error_with_its_bytes_and_keys(
+    kafka: FakeBroker, follows: bool
+) -> None:
+    kafka.script[FETCH].extend([stalls_after(90)] * 10)
+    with pytest.raises(BrokerUnreachable, match="of .* bytes arrived in") as raised:
+        peeked(kafka, source={"request_timeout_s": 0.3}, follows=follows, timeout_s=10)
+    assert "source.fetch_max_bytes" in raised.value.action
+    assert "source.request_timeout_s" in raised.value.action
+    assert [size >> 10 for _, size in kafka.wanted][:3] == [256, 128, 64]
 
 
 def test_a_leader_that_moved_is_found_again(kafka: FakeBroker) -> None:

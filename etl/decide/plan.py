@@ -36,7 +36,7 @@ from etl.decide.run_requests import (
     plan_request,
 )
 from etl.decide.table_changes import table_to_record
-from etl.decide.table_rules import incarnations_begun, rows_before
+from etl.decide.table_rules import NEVER_NULL, incarnations_begun, rows_before
 from etl.decide.tasks import (
     NONE_KNOWN,
     Boundaries,
@@ -679,16 +679,7 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
 
 _OF_NEW_TABLES = "spark.databricks.delta.properties.defaults."
 EVENT_DATE = "event_date"
-_AS_TEXT = (
-    "topic",
-    "partition",
-    "offset",
-    "timestampType",
-    "broker_id",
-    "message_index",
-    "incarnation",
-    EVENT_DATE,
-)
+_AS_TEXT = NEVER_NULL | {EVENT_DATE}
 """Columns of the raw table that have one text form for all readers."""
 
 _ARROW_TYPES_AS_TEXT = ("string", "bool", "int8", "int16", "int32", "int64", "date32[day]")

@@ -45,7 +45,7 @@ Columns = Mapping[str, str]
 """Name -> `{"nullable": ..., "type": ...}`."""
 
 _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
-_NEVER_NULL = frozenset(
+NEVER_NULL = frozenset(
     (
         "topic",
         "partition",
@@ -108,7 +108,7 @@ def reject_other_columns(path: str, wanted: Columns, found: Columns) -> None:
         if name not in found:
             raise NotOurTable(f"The table has no column {name} (expected: {expected})", **where)
         column = json.loads(found[name])
-        if name in _NEVER_NULL:
+        if name in NEVER_NULL:
             column["nullable"] = True
         if not fits(json.loads(kind), column):
             message = (

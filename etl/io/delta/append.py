@@ -486,8 +486,8 @@ class SparkWriter:
         self, plan: Plan, rows: DataFrame, table: DeltaTable | None, metadata: str, to: Destination
     ) -> None:
         """See `Writer`. Spark opens the table itself, and silently skips a used plan number."""
-        writer = with_event_date(rows, to.partition_by).write.format("delta").mode("append")
-        writer = writer.partitionBy(*to.partition_by)
+        dated = with_event_date(rows, to.partition_by)
+        writer = dated.write.format("delta").mode("append").partitionBy(*to.partition_by)
         if self.codec is not None:
             writer = writer.option("compression", _SPELLED.get(self.codec, self.codec.value))
         if plan.kind is PlanKind.REPLAY:
@@ -501,20 +501,34 @@ class SparkWriter:
         try:
             writer.save(spark_path(to.path))
         except Exception as error:  # any exception of Spark and Java
-            violated = violated_constraint(whole_text(error))
-            if violated is None:
+            violation = _constraint_violation(error, dated, to.path, plan)
+            if violation is None:
                 raise
-            place = _first_violating(with_event_date(rows, to.partition_by), violated)
-            raise constraint_error(violated, to.path, plan, place) from error
+            raise violation from error
 
 
 _PLACE = ("topic", "partition", "offset")
 
 
+def _constraint_violation(
+    error: Exception, rows: DataFrame, path: str, plan: Plan | None = None
+) -> NotOurTable | None:
+    """Return the error for a row that violates a constraint of the table, with its record.
+
+    None for another error. `plan`: as in `constraint_error`.
+    """
+    violated = violated_constraint(whole_text(error))
+    if violated is None:
+        return None
+    return constraint_error(violated, path, _first_violating(rows, violated), plan)
+
+
 def _first_violating(rows: DataFrame, violated: Constraint) -> dict[str, Any]:
     """Return topic, partition and offset of a row that violates the constraint, by reading again.
 
-    Empty if the rows lack these columns, or cannot be read again.
+    Empty if the rows lack these columns, or cannot be read again. Costs at most a second read of
+    the ranges, and usually less: each task stops at its first such row, and Spark starts few tasks
+    at first, then more as long as none finds one. The driver receives one row.
     """
     with contextlib.suppress(Exception):  # any exception of Spark and Java
         broken = rows.where(f"not coalesce(({violated.condition}), false)")
@@ -544,7 +558,8 @@ def replace_in(
             condition = condition_of(plan, replaceable(path))
             writer.mode("overwrite").option("replaceWhere", condition).save(spark_path(path))
     except Exception as error:  # any exception of Spark and Java
-        raise translate(error, path) from public_cause(error, path)
+        failure = _constraint_violation(error, dated, path) or translate(error, path)
+        raise failure from public_cause(error, path)
 
 
 def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:

@@ -350,7 +350,6 @@ _NO_FILE_SYSTEM = re.compile(
 """Text of Hadoop for a URL of an unknown store."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
 _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
-_CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
 _NUL_IN_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*\0")
 """Delta creates a directory for each partition value, and escapes all characters that its name
 cannot have, except this one.
@@ -391,7 +390,7 @@ def translate(failure: Exception, path: str) -> Exception:
     marked = (
         marked
         or _outside_of_replay(text, path)
-        or _refused_by_constraint(text, path)
+        or _constraint_violation(text, path)
         or _no_file_system(text, path)
     )
     if marked:
@@ -482,38 +481,41 @@ def violated_constraint(text: str) -> Constraint | None:
 
 
 def constraint_error(
-    violated: Constraint, path: str, plan: Plan, place: Mapping[str, Any]
+    violated: Constraint, path: str, place: Mapping[str, Any], plan: Plan | None
 ) -> NotOurTable:
-    """Return the error for rows that violate a constraint. `place`: of the record, if known."""
-    action = "Change the constraint or the transform; the next run appends the same plan again"
+    """Return the error for rows that violate a constraint.
+
+    `place`: of the record, if known. `plan`: the stored plan of the rows; None: they have none.
+    """
+    action = "Change the constraint or the transform"
+    if plan is None:
+        action += ", then run the command again"
+    else:
+        action += f"; the next run appends the same plan again{_ways_to_leave_out(plan, place)}"
+    return NotOurTable(
+        f"The table's {violated.name} rejects a row", **place, path=path, action=action
+    )
+
+
+def _ways_to_leave_out(plan: Plan, place: Mapping[str, Any]) -> str:
+    """Return the advice for a stored plan with a record that the table rejects."""
     skip = "TOPIC:PARTITION:FROM-UNTIL"
     if {"topic", "partition", "offset"} == place.keys():
         partition = TopicPartition(place["topic"], place["partition"])
         skip = render_intervals([(partition, place["offset"], place["offset"] + 1)])
     supersede = f"etl plans supersede CONF {plan.number}"
     if plan.kind is PlanKind.REPLAY:
-        action += f". To give the replay up: `{supersede} --reason ...`"
-    elif plan.kind is not PlanKind.BACKFILL:
-        action += f". To leave the record out: `{supersede} --skip {skip} --reason ...`"
-    return NotOurTable(
-        f"The table's {violated.name} rejects a row",
-        **place,
-        path=path,
-        action=action,
-    )
+        return f". To give the replay up: `{supersede} --reason ...`"
+    if plan.kind is PlanKind.BACKFILL:
+        return ""
+    return f". To leave the record out: `{supersede} --skip {skip} --reason ...`"
 
 
-def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
-    found = _CONSTRAINT.search(text)
-    if found is None:
+def _constraint_violation(text: str, path: str) -> NotOurTable | None:
+    violated = violated_constraint(text)
+    if violated is None:
         return None
-    return NotOurTable(
-        f"A constraint of the table rejects the rows: {found[1].strip()}",
-        path=path,
-        action="Check the table's constraints (SHOW TBLPROPERTIES) against the records of the "
-        "topic. "
-        "The next run appends the same plan again",
-    )
+    return constraint_error(violated, path, {}, None)
 
 
 def _no_file_system(text: str, path: str) -> SettingsError | None:

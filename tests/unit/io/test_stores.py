@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from etl.errors import PermissionDenied, SettingsError, TableUnreachable
+from etl.errors import NotOurTable, PermissionDenied, SettingsError, TableUnreachable
 from etl.io.delta.stores import (
     constraint_error,
     is_conflict,
@@ -280,12 +280,18 @@ def test_of_a_java_stack_trace_the_line_with_the_cause_is_reported() -> None:
 def test_a_violated_constraint_is_recognised_and_the_record_can_be_left_out(
     text: str, condition: str | None
 ) -> None:
-    violated = violated_constraint(f"Job aborted\nCaused by: [DELTA_X] {text}")
+    reported = f"Job aborted\nCaused by: [DELTA_X] {text}"
+    violated = violated_constraint(reported)
     assert (violated and violated.condition) == condition
     if violated:
         place = {"topic": "clicks", "partition": 1, "offset": 7}
-        action = constraint_error(violated, "/t", plain_plan(12), place).action
-        assert "`etl plans supersede CONF 12 --skip clicks:1:7-8 --reason ...`" in action
+        of_stored_plan = constraint_error(violated, "/t", place, plain_plan(12))
+        supersede = "`etl plans supersede CONF 12 --skip clicks:1:7-8 --reason ...`"
+        assert supersede in of_stored_plan.action
+        of_other_rows = translate(RuntimeError(reported), "/t")
+        assert isinstance(of_other_rows, NotOurTable)
+        assert of_other_rows.message == of_stored_plan.message
+        assert "supersede" not in of_other_rows.action
 
 
 @pytest.mark.parametrize(

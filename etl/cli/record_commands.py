@@ -166,7 +166,11 @@ def records_show(
     from etl.commands.peek import PeekRequest, decoder_of, open_peek
     from etl.settings.source import BeforeEnd
 
-    decoding = Decoding(decoder_of(key_format), decoder_of(value_format), no_truncate)
+    decoding = Decoding(
+        decoder_of(key_format, "--key-format"),
+        decoder_of(value_format, "--value-format"),
+        no_truncate,
+    )
     position: Start
     if last is None:
         position = parse_where(start or StartAt.EARLIEST.value, "--from")
@@ -217,7 +221,11 @@ def records_consume(
     from etl.cli.record_screens import Decoding, TailDocument, TailLines
     from etl.commands.peek import TailRequest, decoder_of, open_tail
 
-    decoding = Decoding(decoder_of(key_format), decoder_of(value_format), no_truncate)
+    decoding = Decoding(
+        decoder_of(key_format, "--key-format"),
+        decoder_of(value_format, "--value-format"),
+        no_truncate,
+    )
     request = TailRequest(
         group, tuple(topic or ()), offset_reset, max_records, _seconds(timeout), commits=commit
     )

@@ -213,6 +213,7 @@ def permissions(name: str, findings: Findings) -> Iterator[Line]:
         identity = describe_identity(findings.settings.zookeeper.access)
         raise PermissionDenied(
             f"ZooKeeper does not let this login {'; '.join(denials)}",
+            key="zookeeper.auth",
             connect=findings.zookeeper.hosts,
             action="Check the ACLs of these znodes (getAcl), and allow it (setAcl) for the login "
             f"of this conf: {identity}",

@@ -334,7 +334,7 @@ class PeekedPartition:
                 message,
                 **self.partition.place,
                 offset=self.position,
-                action="Check source.max_batch_bytes",
+                action="Raise source.max_batch_bytes",
             )
         self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
 
@@ -450,6 +450,7 @@ def _reject_unknown_partition(topic_partition: TopicPartition, metadata: Cluster
     if described is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
         raise TopicMissing(
             "There is no such topic",
+            key="--partition",
             topic=topic_partition.topic,
             action="Check its name; `etl offsets show` lists those of the conf",
         )
@@ -463,6 +464,7 @@ def _reject_unknown_partition(topic_partition: TopicPartition, metadata: Cluster
             action += "; partitions of an unreachable broker are unknown"
         raise SettingsError(
             f"The topic has no partition {topic_partition.key}",
+            key="--partition",
             action=action,
             topic=topic_partition.topic,
         )
@@ -562,17 +564,18 @@ class Undecoded:
 Decoder = Callable[[bytes], Any]
 
 
-def decoder_of(name: str) -> Decoder:
+def decoder_of(name: str, option: str) -> Decoder:
     """Return a decoder: one of `DECODERS`, or a function of bytes as `package.module:function`.
 
-    Raises SettingsError.
+    Raises SettingsError, which names the option.
     """
     if ":" not in name and name not in DECODERS:
         raise SettingsError(
             f"There is no decoder {name!r}",
+            key=option,
             action=f"Use one of {', '.join(DECODERS)}, or package.module:function",
         )
-    decode = DECODERS[name] if name in DECODERS else _function(name)
+    decode = DECODERS[name] if name in DECODERS else _function(name, option)
 
     def decoded(content: bytes) -> Any:
         try:
@@ -585,7 +588,7 @@ def decoder_of(name: str) -> Decoder:
     return decoded
 
 
-def _function(name: str) -> Decoder:
+def _function(name: str, option: str) -> Decoder:
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)
@@ -594,12 +597,12 @@ def _function(name: str) -> Decoder:
             "Check the name, package.module:function, "
             "and that the module can be imported from here (PYTHONPATH)"
         )
-        raise SettingsError(
-            f"The decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", action=action
-        ) from None
+        message = f"The decoder {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        raise SettingsError(message, key=option, action=action) from None
     if not callable(found):
         raise SettingsError(
             f"The decoder {name!r} is not a function",
+            key=option,
             action="Check the name: package.module:function",
         )
     decode: Decoder = found
@@ -674,7 +677,7 @@ def _reject_own_group(settings: Settings, group: str) -> None:
         return
     raise SettingsError(
         message,
-        key="group",
+        key="--group",
         action="Use another group; `etl records show` prints records without a group",
     )
 

@@ -293,8 +293,8 @@ def _in_hash_order(
             raise SettingsError(
                 message,
                 action=(
-                    "Check partition.assignment.strategy of all consumers of the group: "
-                    "range uses no hash"
+                    "Set group.join.assignment_strategy: range, which uses no hash, and "
+                    "partition.assignment.strategy of all consumers of the group"
                 ),
             )
     return [partition for _, _, partition in hashed]
@@ -313,7 +313,10 @@ def _reject_unequal_threads(context: AssignmentContext) -> None:
             raise SettingsError(
                 message,
                 topics=f"{first}, {topic}",
-                action="Check the topics and threads of the group's consumers, or use range",
+                action=(
+                    "Check the topics and threads of the group's consumers, or set "
+                    "group.join.assignment_strategy: range, and all consumers to range"
+                ),
             )
 
 

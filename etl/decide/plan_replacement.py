@@ -382,6 +382,7 @@ def exclude_skipped(
             raise SettingsError(
                 f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's "
                 "ranges",
+                key="--skip",
                 **skip.partition.place,
                 action="Check the ranges in `etl plans show CONF N`",
             )

@@ -120,8 +120,10 @@ def reject_shared_topics(
                 f"`etl pipelines retire CONF {name} --reason ...` takes the other out of service"
             )
             if not has_plans:
-                action += ". Or use another group for this pipeline, which has loaded nothing yet"
-            raise SettingsError(message, key="group", topic=min(shared), action=action)
+                action += (
+                    ". Or set another group.id for this pipeline, which has loaded nothing yet"
+                )
+            raise SettingsError(message, key="group.id", topic=min(shared), action=action)
 
 
 def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:

@@ -140,7 +140,7 @@ def find_lost_part(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan |
             "Neither the table nor ZooKeeper has a plan of this pipeline: there is nothing to "
             "restore",
             path=settings.table.path,
-            action="Check table.path, group and pipeline. `etl run CONF --dry-run` describes a "
+            action="Check table.path, group.id and pipeline. `etl run CONF --dry-run` describes a "
             "first run",
         )
     if isinstance(state, RebuildFromTable):

@@ -436,7 +436,7 @@ def interval_between(start: object, end: object) -> TimeInterval:
     Raises SettingsError for an invalid time, a missing offset, and for an interval that is empty or
     runs backwards.
     """
-    interval = TimeInterval(moment(start, "from_time"), moment(end, "until_time"))
+    interval = TimeInterval(moment(start, "--from"), moment(end, "--until"))
     if interval.start >= interval.end:
         problem = "runs backwards"
         if interval.start == interval.end:
@@ -445,8 +445,8 @@ def interval_between(start: object, end: object) -> TimeInterval:
             f"The interval {problem}: it ends at {interval.end.isoformat()}",
             from_time=interval.start.isoformat(),
             action=(
-                "Check the two times. The start is included, the end is not, "
-                "and the start is before the end"
+                "Check --from and --until, in a DAG the params from and until. The start is "
+                "included, the end is not, and the start is before the end"
             ),
         )
     return interval

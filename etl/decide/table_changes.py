@@ -355,8 +355,15 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
             f"change, and rows that it removed stay removed: {accept}"
         )
     elif first.why == REMOVED_ROWS:
+        check = "Check its author and reason (DESCRIBE HISTORY)"
+        if first.unread:
+            check = (
+                "Upgrade offset-range-etl here to the version that wrote it: then the next run "
+                "decides by the plan. If that version cannot read it either, check its reason "
+                "(DESCRIBE HISTORY)"
+            )
         action = (
-            "Check its author and reason (DESCRIBE HISTORY), and which offsets are missing "
+            f"{check}, and which offsets are missing "
             f"(`etl verify CONF`). A RESTORE would take back {taken_back}: accept the "
             f"change ({accept}), and load missing rows again with `{replay}`, as far as Kafka "
             f"still has their records; version {first.delta_version - 1} of the table has the rows"

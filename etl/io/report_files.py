@@ -165,9 +165,9 @@ def newest_report(
             last = f"the newest is {known[-1]}"
         raise SettingsError(
             f"There is no report of a run {run_id!r}: {last}",
-            key="report.path",
+            key="--run",
             path=folder,
-            action="Check the name of the run",
+            action="Pass the id of a run whose report is in report.path",
         )
     if not known:
         raise SettingsError(
@@ -187,6 +187,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SettingsError(
             f"The report cannot be read: {error.strerror}",
+            key="report.path",
             path=path,
             action="Check its permissions",
         ) from error

@@ -73,6 +73,8 @@ class Peer:
     """The conf section with `ca_file` and the other TLS keys."""
     switch: str
     """The conf key that enables TLS."""
+    addresses: str
+    """Where its address is set, after "Check"."""
     port: str
     """The advice if the port does not use TLS, after "Check"."""
     trust: str
@@ -101,6 +103,7 @@ BROKER = Peer(
     "broker",
     "source.security.tls",
     "source.security.protocol",
+    "source.bootstrap_servers, or the broker's own advertised.listeners",
     "source.security.protocol, and the port: brokers have one for each of their listeners",
     "ssl.truststore",
     "ssl.keystore",
@@ -113,6 +116,7 @@ ZOOKEEPER = Peer(
     "server",
     "zookeeper.tls",
     "zookeeper.tls.enabled",
+    "zookeeper.connect",
     "the port of zookeeper.connect: secureClientPort is the one for TLS; or leave "
     "zookeeper.tls out",
     "ssl.trustStore",
@@ -244,7 +248,8 @@ def _untrusted(
             f"{peer.title}'s certificate belongs to another host: {known}",
             host=host,
             **{peer.place: address},
-            action="Check the address: it must be one of the certificate's names (subjectAltName)",
+            action=f"Check {peer.addresses}: the address must be one of the certificate's names"
+            " (subjectAltName)",
         )
     if error.verify_code in (_EXPIRED, _NOT_YET):
         state = "is not valid yet"

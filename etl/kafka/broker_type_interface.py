@@ -166,7 +166,7 @@ def unsupported(operation: str, introduction: str) -> SettingsError:
     """Return the error for a request that a broker's type or version lacks."""
     return SettingsError(
         f"Brokers of this type cannot {operation}",
-        action="Check the type of the brokers, and which settings need this",
+        action="Check source.broker_type and source.broker_version, and which settings need this",
         broker=introduction,
     )
 

@@ -71,7 +71,9 @@ def _candidates(name: str | None) -> tuple[BrokerType, ...]:
         for broker_type in BROKER_TYPES:
             names.extend(broker_type.names)
         raise SettingsError(
-            f"There is no broker type {name}", action=f"Use one of {', '.join(names)}"
+            f"There is no broker type {name}",
+            key="source.broker_type",
+            action=f"Use one of {', '.join(names)}",
         )
     return named
 
@@ -117,8 +119,10 @@ def login_request(client_id: str, address: str) -> Request[LoginProtocol]:
         if not has_handshake or not versions.is_supported(Api.SASL_AUTHENTICATE, spoken):
             raise SettingsError(
                 "The broker is older than Kafka 1.0, and logins are supported from 1.0 on",
+                key="source.security.protocol",
                 broker=address,
-                action="Use a listener without a login for brokers of this release",
+                action="Set source.security.protocol: PLAINTEXT or SSL, and source.listener or"
+                " source.bootstrap_servers to a listener without a login",
             )
         return KafkaLogin(spoken, client_id, address)
 

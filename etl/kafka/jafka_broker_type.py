@@ -259,8 +259,8 @@ def encode_offsets(partition: TopicPartition, time: int, *, most: int = ALL) -> 
             "A Jafka broker cannot find offsets by time: its search is off by one and returns "
             "a segment too old, or none",
             action=(
-                "Use the first or the last offset. "
-                "Records of Jafka and Kafka 0.7 have no timestamps"
+                "Use earliest, latest or an offset in place of the time "
+                "(source.starting_offsets, --from, --until). Records of Jafka and Kafka 0.7 have no timestamps"
             ),
             **partition.place,
         )

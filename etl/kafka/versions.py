@@ -107,7 +107,7 @@ def choose_version(
         raise SettingsError(
             f"The broker supports no version of {api.name} from {lowest} to {highest} "
             f"(it supports {supported})",
-            action="Check the broker's version, and broker_version if it is set",
+            action="Check the broker's version, and source.broker_version if it is set",
             **place,
         )
     return min(highest, broker_versions[1])

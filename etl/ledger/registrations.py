@@ -464,7 +464,7 @@ def render_registration(registration: Registration, *, now_ms: int) -> bytes:
         if isinstance(reads, FilteredTopics):
             raise SettingsError(
                 "Consumers of Jafka read topics by name only",
-                action="Name the topics",
+                action="Set source.topics to names of topics, without expressions",
             )
         return _map(reads.threads).encode()
     if isinstance(reads, FixedTopics):

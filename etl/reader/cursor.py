@@ -357,7 +357,10 @@ class Cursor:
             if needed > 1:
                 message += f"; it has {needed}"
             raise MessageTooLarge(
-                message, action="Check max.message.bytes of the topic", **self._place
+                message,
+                action="Check max.message.bytes of the topic. For such batches raise"
+                " source.max_batch_bytes",
+                **self._place,
             )
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
 

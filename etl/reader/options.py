@@ -19,7 +19,6 @@ from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import (
     DataLoss,
     EtlError,
-    MessageTooLarge,
     PartitionTruncated,
     RanOutBeforeUntil,
     RecordTooLarge,
@@ -456,8 +455,6 @@ def with_pipeline_advice(error: EtlError) -> EtlError:
     """Return the error, with the settings and commands of a pipeline that help in its action."""
     if isinstance(error, DataLoss):
         return _add_advice(error, "Check source.on_data_loss, too")
-    if isinstance(error, MessageTooLarge):
-        return _add_advice(error, "For such batches raise source.max_batch_bytes")
     if isinstance(error, RecordTooLarge):
         return _add_advice(error, SEE_SUPERSEDE)
     if isinstance(error, TopicRecreated):
@@ -484,8 +481,6 @@ def with_option_advice(error: EtlError) -> EtlError:
         return type(error)(error.message, action=action, **error.where)
     if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.action:
         return _add_advice(error, "Set failOnDataLoss: false to read what the partition has")
-    if isinstance(error, MessageTooLarge):
-        return _add_advice(error, "For such batches raise the option max_batch_bytes")
     if isinstance(error, RecordTooLarge):
         return _add_advice(
             error,
@@ -506,29 +501,30 @@ _OPTIONS_OF_SECTIONS = {
 }
 """Section or key of a conf -> the options for it; after the keys of `SECURITY`."""
 
-_CONNECTION_KEYS = (
-    "source.security",
-    "source.listener",
-    "source.request_timeout_s",
-    "source.fetch_max_bytes",
-    "zookeeper.tls",
-    "zookeeper.auth",
-    "zookeeper.connect",
-)
+_OPTION_OF_KEY = {
+    "source.bootstrap_servers": "kafka.bootstrap.servers",
+    "source.broker_type": "broker_type",
+    "source.broker_version": "broker_version",
+    "source.fetch_max_bytes": "fetch_max_bytes",
+    "source.isolation_level": "kafka.isolation.level",
+    "source.listener": "listener",
+    "source.max_batch_bytes": "max_batch_bytes",
+    "source.request_timeout_s": "request_timeout_s",
+    "source.starting_offsets": "startingOffsets",
+    "source.topics": "subscribe",
+}
+"""Key of a conf -> the option for it; without `SECURITY` and `ZOOKEEPER_SECURITY`."""
+_KEYS = (*_OPTION_OF_KEY, "source.security", "zookeeper.tls", "zookeeper.auth", "zookeeper.connect")
 
 
 def name_options(error: EtlError) -> EtlError:
-    """Return the error with option names instead of a conf's connection keys.
+    """Return the error with option names instead of a conf's keys.
 
-    The error itself if it names no such key.
+    The error itself if it names no key that is an option.
     """
-    if not _names_connection_keys(error):
+    if not _names_keys(error):
         return error
-    option_of_key = {
-        "source.listener": "listener",
-        "source.request_timeout_s": "request_timeout_s",
-        "source.fetch_max_bytes": "fetch_max_bytes",
-    }
+    option_of_key = dict(_OPTION_OF_KEY)
     for option, key in SECURITY.items():
         option_of_key[f"source.security.{'.'.join(key)}"] = option
     for option, key in ZOOKEEPER_SECURITY.items():
@@ -551,10 +547,10 @@ def name_options(error: EtlError) -> EtlError:
     return type(error)(reword(error.message), action=reword(error.action), **place)
 
 
-def _names_connection_keys(error: EtlError) -> bool:
-    """Return whether the error names a key of security or of the ZooKeeper connection."""
+def _names_keys(error: EtlError) -> bool:
+    """True if the error names a key of a conf that is an option, too."""
     text = f"{error.where.get('key', '')} {error.action}"
-    return any(key in text for key in _CONNECTION_KEYS)
+    return any(key in text for key in _KEYS)
 
 
 def _add_advice(error: EtlError, advice: str) -> EtlError:

@@ -431,6 +431,7 @@ _SECTIONS = (
     ("source.security", "security"),
     ("source.listener", "security.listener"),
     ("source.topics", "the topics"),
+    ("source.starting_offsets", "auto_offset_reset"),
     ("source.", ""),
     ("zookeeper.connect", "zookeeper"),
     ("zookeeper.session_timeout_s", "Group.session_timeout_s"),

@@ -262,8 +262,9 @@ def _reject_lost_membership(request: Changes, answer: Outcome) -> None:
         if isinstance(result, NoAuthError):
             raise PermissionDenied(
                 "ZooKeeper does not allow the offset commit",
+                key="zookeeper.auth",
                 znode=operation.path,
-                action="Check the ACLs of the znodes",
+                action="Check the login, and the ACLs of the znodes (getAcl)",
             ) from result
         if isinstance(operation, CheckVersion):
             raise MembershipLost(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import pickle
@@ -12,6 +13,7 @@ import pytest
 
 from etl import errors
 from etl.errors import CorruptData, EtlError, SettingsError
+from tests.pages import ROOT
 
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtlError)
@@ -47,6 +49,62 @@ def test_the_tree_in_the_docstring_names_every_kind_under_its_parent() -> None:
             parents = [base.__name__ for base in getattr(errors, found[2]).__bases__]
             assert parents == [depth_of[depth - 1] if depth else "Exception"], line
     assert sorted(named) == sorted(kind.__name__ for kind in KINDS)
+
+
+FOLDERS_OF_RUNS = (
+    "cli",
+    "commands",
+    "decide",
+    "io",
+    "kafka",
+    "ledger",
+    "model",
+    "records",
+    "run",
+)
+NAMES_WHAT_TO_CHANGE = re.compile(
+    r"\b(?:source|table|group|zookeeper|limits|report|ledger|spark|transform)\.[a-z]"
+    r"|--[a-z]+|`etl |\b[A-Z]+_[A-Z_]+\b"
+)
+"""A key of a conf, an option, a command or a variable of the environment."""
+DECIDED_ELSEWHERE = {
+    "A consumer of the group reads topics by a pattern": "the other consumer",
+    "The Delta table has no columns": "who created the table",
+    "This consumer is not registered in its group": "who deleted its znode",
+    "This package was imported from a zip": "the installation",
+    "This process's user id has no name": "the machine",
+    "ZooKeeper closes the connection at a request": "the server",
+}
+"""Beginnings of messages about what no conf and no command decides, and who does."""
+
+
+def is_named(call: ast.Call) -> bool:
+    """True if the error has a key or option, if its text names one, or is composed elsewhere."""
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    action = keywords.get("action")
+    if {"key", "option", None} & keywords.keys() or not isinstance(action, ast.Constant):
+        return True
+    return NAMES_WHAT_TO_CHANGE.search(" ".join(texts_of(call))) is not None
+
+
+def texts_of(call: ast.Call) -> list[str]:
+    found = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant)]
+    return [text for text in found if isinstance(text, str)]
+
+
+def test_an_error_of_exit_2_names_the_key_or_option_that_decides() -> None:
+    kinds = set(EXIT_CODES[2].split())
+    unnamed = set()
+    for folder in FOLDERS_OF_RUNS:
+        for path in (ROOT / "etl" / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                    continue
+                if node.func.id in kinds and not is_named(node):
+                    unnamed.add(texts_of(node)[0])
+    for text in DECIDED_ELSEWHERE:
+        unnamed -= {found for found in unnamed if found.startswith(text)}
+    assert not unnamed
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -400,6 +400,7 @@ class _SaslLogin:
         raise PermissionDenied(
             f"The server requests {requested} SCRAM iterations, and the minimum is"
             f" {_LEAST_ITERATIONS}",
+            key=_MECHANISM,
             broker=self._address,
             action="Check that the address is the broker's, and how its users were created",
         )

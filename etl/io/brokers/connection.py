@@ -320,7 +320,8 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
         return NotKafka(
             "The port speaks HTTP, not Kafka",
             broker=address,
-            action="Check the port: it may be a metrics, Connect or REST port of the same machine",
+            action="Check the port in source.bootstrap_servers: it may be a metrics, Connect or"
+            " REST port of the same machine",
         )
     if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
         return NotKafka(
@@ -339,7 +340,8 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
     return NotKafka(
         f"The port does not speak Kafka: its answer starts with {first!r}",
         broker=address,
-        action="Check host and port",
+        action="Check host and port in source.bootstrap_servers, or in the broker's own"
+        " advertised.listeners",
     )
 
 
@@ -402,7 +404,8 @@ def response_too_large(
         f"A record batch is too large: the response that it fills has {found:,} bytes, and the"
         f" limit is {max_bytes:,}",
         action="Compare the size with the topic's max.message.bytes: if no batch can be as large,"
-        " something between here and the broker alters bytes. Check the executors' memory, too",
+        " something between here and the broker alters bytes. For such batches raise"
+        " source.max_batch_bytes, and check the executors' memory",
         broker=address,
         **place,
     )

@@ -645,7 +645,7 @@ def _reject_unavailable(
             raise TopicMissing(
                 "The brokers do not know the topic",
                 topic=partition.topic,
-                action="Check its name, and whether it was deleted",
+                action="Check its name (source.topics), and whether it was deleted",
             )
         if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
             raise topic.refusal.error("describe the topic", topic=partition.topic)

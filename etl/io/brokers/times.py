@@ -301,8 +301,8 @@ def _unconfirmed_error(partition: TopicPartition, leader: Leader) -> SettingsErr
         " finding later ones",
         **partition.place,
         broker=leader.broker,
-        action="Check where reading starts or stops by a time: `earliest` and offsets work for this"
-        " partition (a committed offset of the group, too)",
+        action="Use earliest or an offset in place of the time (source.starting_offsets, --from,"
+        " --until). If the group has a committed offset, a run starts there",
     )
 
 

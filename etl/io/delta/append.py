@@ -367,6 +367,7 @@ def _reject_other_row_shape(table: DeltaTable, columns: Any, to: Destination) ->
     if found.partition_by != tuple(to.partition_by):
         raise NotOurTable(
             f"The table is partitioned by {', '.join(found.partition_by) or 'nothing'}",
+            key="table.partition_by",
             path=to.path,
             action="Check who changed the table during the run",
         )

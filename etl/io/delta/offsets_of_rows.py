@@ -343,6 +343,7 @@ def _load(
         keys = names_of_key(physical=physical)
         raise SettingsError(
             f"The table's rows cannot be verified: {wrong}",
+            key="transform",
             path=path,
             action=f"Check the transform: it must leave {keys} as they are",
         )

@@ -69,6 +69,8 @@ def ensure_offset_parents(
 
 _TOPICS_ASKED_FOR = 1000
 """For more topics one request finds first those that have znodes: each topic is a request."""
+_COMMIT_DENIED = "ZooKeeper does not let this login commit offsets"
+_ACL_CHECK = "Check the login, and the ACLs of the znodes (getAcl)"
 
 
 class ConsumerGroup:
@@ -237,9 +239,10 @@ class ConsumerGroup:
         reason = causes[0]
         if isinstance(reason, NoAuthError):
             raise PermissionDenied(
-                "ZooKeeper does not let this login commit offsets",
+                _COMMIT_DENIED,
+                key="zookeeper.auth",
                 znode=self._group.offsets,
-                action="Check the ACLs of the znodes",
+                action=_ACL_CHECK,
             ) from reason
         return self._read_back(plan, after, reason)
 
@@ -343,10 +346,7 @@ def _is_done(outcome: Outcome) -> bool:
     if isinstance(outcome, Exception):
         return False
     if any(isinstance(result, NoAuthError) for result in outcome):
-        raise PermissionDenied(
-            "ZooKeeper does not let this login commit offsets",
-            action="Check the ACLs of the znodes",
-        )
+        raise PermissionDenied(_COMMIT_DENIED, key="zookeeper.auth", action=_ACL_CHECK)
     return not failures_in(outcome)
 
 

@@ -520,7 +520,7 @@ def error_of(
             **where,
             action=f"Set a scheme in {_AUTH} that every server has",
         )
-    action = f"Check the login ({identity}) and the ACL of the znode (getAcl)"
+    action = f"Check the login in {_AUTH} ({identity}) and the ACL of the znode (getAcl)"
     if znode is not None and is_of_a_pipeline(znode):
         action += ". A login that the ACL names changes it by `etl ledger apply-acl CONF`"
     return PermissionDenied(

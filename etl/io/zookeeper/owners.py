@@ -339,6 +339,7 @@ class Owners:
         if isinstance(causes[0], NoAuthError):
             raise PermissionDenied(
                 "ZooKeeper does not let this login claim partitions",
+                key="zookeeper.auth",
                 znode=self._paths.owner(topic_partitions[0]),
                 action="Check the ACLs of the znodes, or set group.mode: observe",
             ) from causes[0]

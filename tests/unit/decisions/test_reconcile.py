@@ -435,6 +435,9 @@ def test_a_restore_is_advised_with_what_it_takes_back_and_never_to_undo_another_
     unread = ForeignCommit(8, "WRITE", "removed rows", unread=Predecessor(APP_ID, 5))
     for changes, newest in (((strangers[0], loaded), 9), (strangers, None), ((unread,), 8)):
         assert "RESTORE the table" not in error_of(changes, newest).action
+    assert error_of((unread,), 8).action.startswith("Upgrade offset-range-etl here"), (
+        "which gives up nothing"
+    )
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,8 @@ from etl.model.snapshot import (
 )
 from etl.settings.choices import OnOffsetChanged, OnRowsRemoved
 from etl.settings.sections import Settings
-from etl.settings.source import TopicFilter
 
 _HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
-_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""An expression that is meant as a name, though its dots match any character."""
 _TOPICS_NAMED = 5
 """Number of topics that one message names."""
 
@@ -175,10 +172,10 @@ def reject_missing_topics(
     """
     existing = {*topics, *gone}
     chosen = settings.source.topic_filter
-    for name in filter(_A_NAME.fullmatch, chosen.topics):
-        if any(re.fullmatch(name, topic) for topic in existing):
+    for name in chosen.names:
+        if name in existing or any(re.fullmatch(name, topic) for topic in existing):
             continue
-        if any(re.fullmatch(expression, name) for expression in chosen.exclude_topics):
+        if chosen.excludes(name):
             _reject_excluded([name])
         similar = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
         if name in read:
@@ -198,10 +195,9 @@ def reject_missing_topics(
 def _reject_nothing_selected(settings: Settings, of_cluster: Callable[[], Iterable[str]]) -> None:
     """Raise the error for a conf that selects no topic of the cluster."""
     chosen = settings.source.topic_filter
-    selected = TopicFilter(chosen.topics)
     excluded = []
     for topic in sorted(of_cluster()):
-        if selected.admits(topic) and not chosen.admits(topic):
+        if chosen.selects(topic) and chosen.excludes(topic):
             excluded.append(topic)
     _reject_excluded(excluded)
     found = [name for name in sorted(of_cluster()) if not name.startswith("__")]

@@ -6,8 +6,10 @@ Lives here: the section `source` of a conf.
 # Without `from __future__ import annotations`: pydantic would compile each annotation at import.
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -106,8 +108,15 @@ _NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*?(?:\[|&&)")
 """In an expression without its escapes. Python takes both for characters of the class."""
 
 
+_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""An expression that is meant as a name, though a dot matches any character."""
+_LITERAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
 def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     for expression in value:
+        if _A_NAME.fullmatch(expression):
+            continue
         if _NESTED_CLASS.search(re.sub(r"\\.", "_", expression)):
             raise ValueError(
                 f"{expression!r} has [ or && inside a class, which Java and Python read "
@@ -121,7 +130,28 @@ def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+class Expressions:
+    """Regular expressions that match whole topic names.
+
+    Each is compiled once, and a name is found among names: a conf may list many thousands.
+    """
+
+    def __init__(self, expressions: tuple[str, ...]) -> None:
+        self._names = frozenset(filter(_A_NAME.fullmatch, expressions))
+        """Each matches itself; one with a dot matches other names, too."""
+        self._expressions = [one for one in expressions if not _LITERAL_NAME.fullmatch(one)]
+        self._compiled: list[re.Pattern[str]] | None = None
+
+    def match(self, topic: str) -> bool:
+        """True if one of them matches the name."""
+        if topic in self._names:
+            return True
+        if self._compiled is None:
+            self._compiled = [re.compile(expression) for expression in self._expressions]
+        return any(pattern.fullmatch(topic) for pattern in self._compiled)
+
+
+@dataclass(frozen=True)
 class TopicFilter:
     """Which topics to read: regular expressions that match whole names."""
 
@@ -130,14 +160,33 @@ class TopicFilter:
 
     def admits(self, topic: str) -> bool:
         """True if a topic of this name is read."""
-        if any(re.fullmatch(expression, topic) for expression in self.exclude_topics):
-            return False
-        return any(re.fullmatch(expression, topic) for expression in self.topics)
+        return self.selects(topic) and not self.excludes(topic)
+
+    def selects(self, topic: str) -> bool:
+        """True if `topics` matches the name, which may be excluded."""
+        return self._topics.match(topic)
+
+    def excludes(self, topic: str) -> bool:
+        """True if `exclude_topics` matches the name."""
+        return self._excluded.match(topic)
 
     @property
+    def names(self) -> Iterator[str]:
+        """Return the expressions that are a name. One with a dot matches other names, too."""
+        return filter(_A_NAME.fullmatch, self.topics)
+
+    @cached_property
     def literal_names(self) -> tuple[str, ...]:
         """Return the expressions that match one name only: those topics must exist."""
-        return tuple(one for one in self.topics if re.fullmatch(r"[A-Za-z0-9_-]+", one))
+        return tuple(filter(_LITERAL_NAME.fullmatch, self.topics))
+
+    @cached_property
+    def _topics(self) -> Expressions:
+        return Expressions(self.topics)
+
+    @cached_property
+    def _excluded(self) -> Expressions:
+        return Expressions(self.exclude_topics)
 
 
 def _addresses(value: Any) -> Any:
@@ -292,7 +341,7 @@ class SourceSettings(Section):
         """See `etl.settings.choices.finds_times`."""
         return finds_times(self.broker_type, self.broker_version)
 
-    @property
+    @cached_property
     def topic_filter(self) -> TopicFilter:
         """Return the topics to read."""
         return TopicFilter(self.topics, self.exclude_topics)
@@ -313,7 +362,11 @@ class SourceSettings(Section):
 
     def is_assumed_compacted(self, topic: str) -> bool:
         """True if `assume_compacted` names the topic."""
-        return any(re.fullmatch(expression, topic) for expression in self.assume_compacted)
+        return self._assumed_compacted.match(topic)
+
+    @cached_property
+    def _assumed_compacted(self) -> Expressions:
+        return Expressions(self.assume_compacted)
 
     @model_validator(mode="after")
     def _listeners_are_registered(self) -> Self:

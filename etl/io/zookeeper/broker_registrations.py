@@ -29,7 +29,7 @@ from etl.errors import (
     WrongChroot,
     ZooKeeperUnreachable,
 )
-from etl.io.zookeeper.session_requests import ZooKeeper, payload_of_each
+from etl.io.zookeeper.session_requests import ZooKeeper, children_of_each, payload_of_each
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.ledger.registrations import (
     CREATION_ID,
@@ -348,16 +348,13 @@ def _registered(
 ) -> dict[str, set[TopicPartition]]:
     """Return topic -> partitions of registered brokers; empty if all its brokers are away."""
     for _ in range(_TRIES_MAX):
-        names = topics
-        if names is None:
-            names = zookeeper.children(BROKER_TOPICS) or ()
-        partitions: dict[str, set[TopicPartition]] = {}
+        names = set(zookeeper.children(BROKER_TOPICS) or ())
+        if topics is not None:
+            names &= set(topics)
+        partitions: dict[str, set[TopicPartition]] = {name: set() for name in sorted(names)}
         wanted: list[tuple[str, str]] = []
-        for name in sorted(names):
-            below = zookeeper.children(f"{BROKER_TOPICS}/{name}")
-            if below is None:
-                continue
-            partitions[name] = set()
+        paths = [f"{BROKER_TOPICS}/{name}" for name in partitions]
+        for name, below in zip(partitions, children_of_each(zookeeper, paths), strict=True):
             for broker in below:
                 if _BROKER_ID.fullmatch(broker):
                     wanted.append((name, broker))

@@ -267,6 +267,15 @@ def test_a_topic_that_exists_or_need_not_exist_is_not_missing(
     reject_missing_topics(settings_of(topics=topics), matched, **others)
 
 
+def test_names_that_exist_are_not_compared_with_each_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"a.{number}" for number in range(300)]
+    settings = settings_of(topics=names)
+    monkeypatch.setattr(re, "fullmatch", None)
+    reject_missing_topics(settings, names)
+
+
 @pytest.mark.parametrize(
     ("topics", "matched", "there", "others", "topic", "action"),
     [

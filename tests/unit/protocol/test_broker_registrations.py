@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from etl.io.zookeeper.broker_registrations import read_physical_cluster
 from etl.ledger.registrations import (
     PartitionState,
     dialect_of,
@@ -20,6 +21,7 @@ from etl.ledger.registrations import (
 )
 from etl.model.partitions import Broker, BrokerFamily
 from etl.model.security import Security, SecurityProtocol
+from tests.fakes.zookeeper_memory import Memory, MemoryZooKeeper
 
 # Payloads as brokers of these versions write them.
 KAFKA_0_8 = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'
@@ -268,3 +270,25 @@ def test_listeners_have_their_names_and_protocols() -> None:
         parse_listeners(KAFKA_0_9) == ("PLAINTEXT",)
         and parse_listeners(b"{") == parse_listeners(b"[]") == ()
     )
+
+
+def test_topics_of_jafka_brokers_take_no_round_trip_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory()
+    memory.ensure("/brokers/ids")
+    memory.create("/brokers/ids/3", b"creator:h:9092")
+    for number in range(100):
+        memory.ensure(f"/brokers/topics/t{number}")
+        memory.create(f"/brokers/topics/t{number}/3", b"2")
+    zookeeper = MemoryZooKeeper(memory)
+    waited_for = list[str]()
+    children = zookeeper.children
+
+    def counted(path: str) -> list[str] | None:
+        waited_for.append(path)
+        return children(path)
+
+    monkeypatch.setattr(zookeeper, "children", counted)
+    found = read_physical_cluster(zookeeper, [*(f"t{number}" for number in range(100)), "gone"])
+    assert sorted(found.topics) == sorted(f"t{number}" for number in range(100))
+    assert len(found.leaders) == 200
+    assert len(waited_for) < 5

@@ -33,7 +33,7 @@ from etl.settings.conf_file import document_of
 from etl.settings.load import changed, load_settings, parse_change, parse_settings
 from etl.settings.schema import describe_key
 from etl.settings.sections import Settings
-from etl.settings.source import Timestamp
+from etl.settings.source import Timestamp, TopicFilter
 from tests.builders import plain_plan, plain_settings
 
 LEAST = """
@@ -565,6 +565,27 @@ def test_expressions_match_whole_names_and_an_exclusion_wins() -> None:
     assert source.topic_filter.literal_names == ("clicks",), (
         "a plain name is a topic that must exist"
     )
+
+
+def test_names_are_looked_up_and_each_expression_is_compiled_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = list[str]()
+    compile = re.compile
+
+    def counted(text: str) -> re.Pattern[str]:
+        compiled.append(text)
+        return compile(text)
+
+    monkeypatch.setattr(re, "compile", counted)
+    monkeypatch.setattr(re, "fullmatch", None)
+    names = tuple(f"{kind}-{number}" for kind in ("a", "b.c") for number in range(300))
+    topics = TopicFilter((*names, "x.*", "y.*"), ("xx.*",))
+    assert all(topics.admits(name) for name in (*names, "x1", "y1"))
+    assert not any(topics.admits(name) for name in ("xx", "a-300", "a"))
+    assert topics.admits("bxc-7"), "a dot matches any character"
+    assert len(compiled) == len(set(compiled)) == 303
+    assert topics.literal_names == names[:300]
 
 
 @pytest.mark.parametrize("key", ["topics", "exclude_topics", "assume_compacted"])

@@ -252,7 +252,7 @@ class RanOutBeforeUntil(NeedsDecision):
 
 
 class FileLost(NeedsDecision):
-    """A file that the table's log names is not there any more."""
+    """A file that the table's log names is not there any more, or a file of the log is damaged."""
 
 
 class VerificationFailed(EtlError):

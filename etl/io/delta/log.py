@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,6 +116,37 @@ def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
     except OSError as error:
         path = getattr(files, "path", "")
         raise unreachable(error, path, "read") from public_cause(error, path)
+
+
+def damaged_file(path: str) -> str | None:
+    """Return the name of the newest file of a table's log that is no commit and no checkpoint, but
+    has the name of one; None if there is none, or the log cannot be read.
+    """
+    try:
+        files = open_log(path)
+        infos = files.get_file_info(fs.FileSelector("_delta_log"))
+        for info in sorted(infos, key=lambda info: info.base_name, reverse=True):
+            if info.size and _is_damaged(files, info):
+                return str(info.base_name)
+    except OSError:
+        return None
+    return None
+
+
+def _is_damaged(files: fs.FileSystem, info: fs.FileInfo) -> bool:
+    if _CHECKPOINT.fullmatch(info.base_name):
+        with files.open_input_file(info.path) as stream:
+            stream.seek(max(info.size - len(_END_OF_PARQUET), 0))
+            return bytes(stream.read()) != _END_OF_PARQUET
+    if not _COMMIT.fullmatch(info.base_name):
+        return False
+    with files.open_input_stream(info.path) as stream:
+        content = bytes(stream.read())
+    try:
+        parse_added(content)
+    except TableUnreachable:
+        return True
+    return False
 
 
 def hash_of_commit(files: fs.FileSystem, version: int) -> str | None:
@@ -309,6 +341,9 @@ def _kept(before: Shape, after: Shape) -> bool:
     return all(after.columns.get(name) == kind for name, kind in before.columns.items())
 
 
+_COMMIT = re.compile(r"\d{20}\.json")
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.(.*\.)?parquet")
+_END_OF_PARQUET = b"PAR1"
 _NOT_A_COMMIT = "A file of the table's log is not a valid commit"
 
 

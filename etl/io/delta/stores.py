@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -341,6 +341,10 @@ _LOG_LOST = re.compile(
     f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}"
 )
 """Text of delta-rs for a log with gaps."""
+_LOG_DAMAGED = re.compile(r"(?:Json|Parquet) error: (?!External:)[^\n]+")
+"""Text of delta-rs for a commit file, or a checkpoint, with other bytes than its writer wrote.
+External: is a store that does not answer.
+"""
 _NO_COLUMNS = "Cannot scan Delta table with empty schema"
 """Text of delta-rs for a table without columns (`CREATE TABLE ... USING delta` alone)."""
 _NO_FILE_SYSTEM = re.compile(
@@ -615,6 +619,40 @@ def incomplete_log(error: BaseException, path: str) -> FileLost | None:
         "one, the rows are in its Parquet files only: move the directory away; the next run "
         "reports "
         "how to continue without it",
+    )
+
+
+def damaged_log(
+    error: BaseException, path: str, find_file: Callable[[str], str | None]
+) -> FileLost | None:
+    """Return the error for a commit or checkpoint that is cut off or overwritten, as after a full
+    disk or a power failure.
+
+    `find_file`: returns its name; None: unknown. A retry does not help: files of a log never
+    change.
+    """
+    found = _LOG_DAMAGED.search(str(error))
+    if found is None:
+        return None
+    if found[0].startswith("Parquet"):
+        kind = "checkpoint"
+        action = (
+            "Restore it from a copy. Without one, check that _delta_log has all commits (*.json), "
+            "from 0 or from another checkpoint on; then move this checkpoint and _last_checkpoint "
+            "away"
+        )
+    else:
+        kind = "commit file"
+        action = (
+            "Restore it from a copy. Without one, and if no later commit exists, move it out of "
+            "_delta_log: its rows are then not in the table, and the next run loads them or "
+            "reports what is missing"
+        )
+    return FileLost(
+        f"A {kind} of the table's log is damaged: {found[0]}",
+        file=find_file(path),
+        path=path,
+        action=action,
     )
 
 

@@ -27,8 +27,9 @@ from etl.decide.table_rules import (
     reject_partitions,
 )
 from etl.errors import NotOurTable, SettingsError
-from etl.io.delta.log import Shape, open_log, parse_shape
+from etl.io.delta.log import Shape, damaged_file, open_log, parse_shape
 from etl.io.delta.stores import (
+    damaged_log,
     first_line,
     incomplete_log,
     not_supported,
@@ -114,6 +115,7 @@ def open_table(path: str) -> DeltaTable | None:
             or not_supported(error, path)
             or without_columns(error, path)
             or incomplete_log(error, path)
+            or damaged_log(error, path, damaged_file)
         )
         raise known or unreachable(error, path, "read") from public_cause(error, path)
 

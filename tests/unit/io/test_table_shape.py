@@ -94,13 +94,6 @@ def test_a_file_and_a_folder_of_other_files_are_not_our_table(tmp_path: Path) ->
             open_table(str(path))
 
 
-def test_a_table_with_a_damaged_log_is_unreadable(tmp_path: Path) -> None:
-    DeltaTable.create(str(tmp_path / "t"), arrow_schema())
-    (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text('{"protocol"')
-    with pytest.raises(TableUnreachable, match="cannot be read"):
-        open_table(str(tmp_path / "t"))
-
-
 def rewritten(table: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """The first commit of the table with other actions."""
     commit = table / "_delta_log" / f"{0:020}.json"
@@ -200,6 +193,26 @@ def test_a_stale_pointer_to_a_checkpoint_is_reported_as_that_and_no_table_is_aba
     hint.unlink()
     table = open_table(str(tmp_path))
     assert table is not None and table.version() == 0
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.0])
+@pytest.mark.parametrize(
+    "file", ["00000000000000000001.json", "00000000000000000001.checkpoint.parquet"]
+)
+def test_a_damaged_file_of_the_log_is_named_and_no_passing_trouble(
+    tmp_path: Path, file: str, keep: float
+) -> None:
+    for _ in range(2):
+        write_deltalake(str(tmp_path), pyarrow.table({"a": [1]}), mode="append")
+    if file.endswith(".parquet"):
+        DeltaTable(str(tmp_path)).create_checkpoint()
+    damaged = tmp_path / "_delta_log" / file
+    content = damaged.read_bytes()
+    kept = content[: int(len(content) * keep)]
+    damaged.write_bytes(kept + bytes(len(content) - len(kept)))  # zeroes, as after a power failure
+    with pytest.raises(FileLost, match="of the table's log is damaged") as error:
+        open_table(str(tmp_path))
+    assert error.value.where["file"] == file and not error.value.retriable
 
 
 def test_a_folder_of_another_user_cannot_be_written_or_listed(shared: Path) -> None:

@@ -31,6 +31,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
@@ -63,6 +64,7 @@ _FORBIDDEN = " ,;{}()\n\t="
 """
 _IN_SQL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 """Delta's names of types -> those of Spark SQL, where they differ."""
+_NONE_RENAMED: Mapping[str, str] = MappingProxyType({})
 _NO_TYPE_OF_DELTA = re.compile(r"interval\b.*|time(\(\d+\))?")
 
 
@@ -89,11 +91,15 @@ def _property_fits(key: str, rows: Any, table: Any) -> bool:
     return fits(rows, table)
 
 
-def reject_other_columns(path: str, wanted: Columns, found: Columns) -> None:
+def reject_other_columns(
+    path: str, wanted: Columns, found: Columns, renamed: Mapping[str, str] = _NONE_RENAMED
+) -> None:
     """Raise NotOurTable for the first column of the table that the rows do not fit.
 
     `wanted`: the columns of the rows. They may lack a column of the table that is nullable.
+    `renamed`: former -> present name of columns of the table.
     """
+    _reject_renamed_columns(path, wanted, found, renamed)
     action = (
         "Check that table.path is the right table, and that table.partition_by, transform and "
         "source.broker_type did not change"
@@ -122,6 +128,25 @@ def reject_other_columns(path: str, wanted: Columns, found: Columns) -> None:
                 f"The table's column {name} is {_describe_type(kind)}, and the rows do not have it"
             )
             raise NotOurTable(message, **where)
+
+
+def _reject_renamed_columns(
+    path: str, wanted: Columns, found: Columns, renamed: Mapping[str, str]
+) -> None:
+    """Raise NotOurTable if a column of the rows is in the table under another name.
+
+    Without this, the advice would be to add it: older rows would have it as null.
+    """
+    for name in wanted:
+        if name in found or name not in renamed:
+            continue
+        present = renamed[name]
+        raise NotOurTable(
+            f"The table's column {name} was renamed to {present}",
+            path=path,
+            action=f"Rename it back: ALTER TABLE ... RENAME COLUMN {quoted(present)} TO "
+            f"{quoted(name)}. Or rename it in the rows, too, by a transform",
+        )
 
 
 def columns_to_add(wanted: Columns, found: Columns) -> str:

@@ -54,6 +54,8 @@ class Shape:
     columns: Mapping[str, str]
     """Name -> type, as canonical JSON with nullability and without the columns' metadata."""
     partition_by: tuple[str, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Name in the data files -> name in the table, where they differ (column mapping)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +231,26 @@ def _rows_of(body: Mapping[str, Any]) -> int | None:
     return rows if isinstance(rows, int) else None
 
 
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+"""Key of a column's metadata (Delta protocol, "Column Mapping")."""
+
+
 def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
     """Return the shape in a schema of Delta, or of Spark: `StructType.json()` is the same format.
 
     Raises TableUnreachable for an invalid schema.
     """
     columns = {}
+    renamed = {}
     with _reading("The table's log holds an invalid schema", table_id=table_id):
         for field_ in json.loads(schema_json)["fields"]:
+            name = field_["name"]
             kind = {"type": _plain(field_["type"]), "nullable": field_["nullable"]}
-            columns[field_["name"]] = json.dumps(kind, sort_keys=True)
-        return Shape(table_id, columns, tuple(partition_by))
+            columns[name] = json.dumps(kind, sort_keys=True)
+            physical_name = (field_.get("metadata") or {}).get(PHYSICAL_NAME, name)
+            if physical_name != name:
+                renamed[physical_name] = name
+        return Shape(table_id, columns, tuple(partition_by), renamed)
 
 
 def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:

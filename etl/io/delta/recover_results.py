@@ -23,7 +23,14 @@ import numpy
 
 from etl.audit.compare_rows import ObservedMessages, ObservedOffsets
 from etl.errors import TableUnreachable
-from etl.io.delta.log import Added, open_log, parse_added, parse_removed, read_commit_file
+from etl.io.delta.log import (
+    PHYSICAL_NAME,
+    Added,
+    open_log,
+    parse_added,
+    parse_removed,
+    read_commit_file,
+)
 from etl.io.delta.stores import options_of, public_cause, unreachable
 from etl.io.delta.table_shape import open_table, rust_path
 from etl.model.columns import row_key
@@ -38,7 +45,6 @@ if TYPE_CHECKING:
 
 INCARNATION = "incarnation"
 """Column that a table may lack, or that may be NULL: such rows are of the first incarnation, 0."""
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _ROWS_AT_ONCE = 2**17
 _INTEGERS = ("byte", "short", "integer", "long")
 _STATISTICS = ("min", "max", "null_count")
@@ -192,7 +198,7 @@ def _names_in_files(table: DeltaTable) -> dict[str, str]:
     """Return column -> its name in files and in the log, for all columns."""
     names = {}
     for field in table.schema().fields:
-        names[field.name] = str(field.metadata.get(_PHYSICAL_NAME, field.name))
+        names[field.name] = str(field.metadata.get(PHYSICAL_NAME, field.name))
     return names
 
 

@@ -292,14 +292,14 @@ def check_columns(
     found = shape_of(table)
     path_of_same = path if found.partition_by == wanted.partition_by else None
     reject_partitions(wanted.columns, partition_by, path=path_of_same)
-    reject_other_columns(path, wanted.columns, found.columns)
+    reject_other_columns(path, wanted.columns, found.columns, found.renamed)
     _reject_another_partitioning(found, wanted.partition_by, path)
 
 
 def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
     """Return the SQL statement that adds the columns that the table lacks.
 
-    Empty if there is no table, or it has all of them.
+    Empty if there is no table, or it has all of them, if also under another name.
     """
     from deltalake import Schema
 
@@ -307,7 +307,8 @@ def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
     if table is None:
         return ""
     wanted = parse_shape("", Schema.from_arrow(expected).to_json(), ())
-    return table_rules.columns_to_add(wanted.columns, shape_of(table).columns)
+    found = shape_of(table)
+    return table_rules.columns_to_add(wanted.columns, {**found.renamed, **found.columns})
 
 
 def check_partitioning(path: str, partition_by: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from etl.io.delta.table_shape import (
     announce_first_write,
     check_shape,
     check_writable,
+    columns_to_add,
     open_table,
     rust_path,
     spark_path,
@@ -92,6 +94,34 @@ def test_a_file_and_a_folder_of_other_files_are_not_our_table(tmp_path: Path) ->
     ):
         with pytest.raises(error, match=message):
             open_table(str(path))
+
+
+def test_a_renamed_column_is_named_and_not_added(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, arrow_schema())
+    numbers = itertools.count(1)
+
+    def mapped(part: dict[str, Any]) -> dict[str, Any]:
+        if "name" in part:
+            names = {"id": next(numbers), "physicalName": part["name"]}
+            part["metadata"] = {f"delta.columnMapping.{key}": names[key] for key in names}
+        return part
+
+    def rename_value(action: dict[str, Any]) -> None:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"], object_hook=mapped)
+            column = next(column for column in schema["fields"] if column["name"] == "value")
+            column["name"] = "payload"
+            action["metaData"]["schemaString"] = json.dumps(schema)
+            action["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
+
+    rewritten(tmp_path / "t", rename_value)
+    with pytest.raises(NotOurTable, match="column value was renamed to payload") as caught:
+        check_shape(path, arrow_schema(), ())
+    assert "RENAME COLUMN `payload` TO `value`" in caught.value.action
+    assert columns_to_add(path, arrow_schema()) == ""
 
 
 def rewritten(table: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -219,7 +219,8 @@ def _is_port(number: int) -> bool:
 CREATION_ID = "zxid-"
 """Prefix of creation ids, for brokers without topic ids (before 2.8).
 
-The rest is the id of the transaction that created the topic's znode.
+The rest is the id of the transaction that created the topic's znode, and its time (milliseconds):
+transaction ids of an emptied ZooKeeper start again.
 """
 MAX_OFFSET = 2**63 - 1
 _OWNER = re.compile(

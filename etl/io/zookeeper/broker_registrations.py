@@ -77,7 +77,7 @@ def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, 
         for topic, answer in zip(wanted, pending, strict=True):
             stat = answer.get()
             if stat is not None:
-                ids[topic] = f"{CREATION_ID}{stat.czxid:x}"
+                ids[topic] = f"{CREATION_ID}{stat.czxid:x}-{stat.ctime:x}"
         return ids
 
     found: dict[str, str] = zookeeper.guarded(lambda: zookeeper.client.retry(request))

@@ -25,7 +25,8 @@ class Kept:
 
     def __init__(self, nodes: dict[str, bytes]) -> None:
         self._nodes = nodes
-        found = SimpleNamespace(get=lambda: SimpleNamespace(czxid=31))
+        stat = SimpleNamespace(czxid=31, ctime=1_700_000_000_000)
+        found = SimpleNamespace(get=lambda: stat)
         self.client = SimpleNamespace(retry=lambda ask: ask(), exists_async=lambda path: found)
 
     def children(self, path: str) -> list[str] | None:
@@ -65,7 +66,7 @@ def ids_of(
 def test_the_creation_of_a_topics_znode_stands_for_its_id_in_the_brokers_own_zookeeper(
     cluster_id: str | None, bootstrap: bool
 ) -> None:
-    assert ids_of(cluster_id, bootstrap=bootstrap) == {"clicks": "zxid-1f"}
+    assert ids_of(cluster_id, bootstrap=bootstrap) == {"clicks": "zxid-1f-18bcfe56800"}
 
 
 @pytest.mark.parametrize(

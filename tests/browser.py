@@ -1,6 +1,4 @@
-"""Headless Chromium over a pipe in its DevTools protocol: the rendering of a page, and the
-browser's messages.
-"""
+"""Headless Chromium by its DevTools protocol: the rendering of a page, and its messages."""
 
 from __future__ import annotations
 

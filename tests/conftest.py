@@ -1,6 +1,4 @@
-"""Fixtures that several kinds of tests share: one Spark session and one cluster for the whole run,
-started at their first use.
-"""
+"""Fixtures of several folders: one Spark session and one cluster, started at their first use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The processes of this machine by Linux' /proc: for tests of leftover processes, and for those
-that kill.
-"""
+"""The processes of this machine, by Linux' /proc."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Reports of runs to look at: of one that went well, of one that failed, of one over thousands of
-partitions, of one that was killed.
-"""
+"""Reports of runs: one that went well, a failed, a killed, and one of thousands of partitions."""
 
 from __future__ import annotations
 

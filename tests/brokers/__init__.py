@@ -1,3 +1,1 @@
-"""Brokers of each release, with producers and consumers of other projects. It is a package so that
-they end after the last of its tests.
-"""
+"""Brokers of each release; a package, so that their servers end after the last of its tests."""

@@ -1,6 +1,4 @@
-"""A cluster of one release with the clients of its version: producers, and consumers that read in
-parallel.
-"""
+"""A cluster of one release, with producers and parallel consumers of its own version."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A pipeline on each release: foreign producers write, and the table has what the release's own
-consumer reads.
-
-And a member of ours next to that consumer: each follows the other's assignments. And the demo for
-brokers of each family.
-"""
+"""A pipeline, and a member of a group, on each release, compared with its own consumer."""
 
 from __future__ import annotations
 

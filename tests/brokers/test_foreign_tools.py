@@ -1,6 +1,4 @@
-"""Other producers: the console programs of each release, transactions, and a client without any
-jar.
-"""
+"""Other producers: the console programs of each release, transactions, a client without jars."""
 
 from __future__ import annotations
 

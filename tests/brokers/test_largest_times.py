@@ -1,6 +1,4 @@
-"""The offset of a time if records have no timestamps or are out of order, on brokers that report
-the largest timestamp of a partition (KIP-734).
-"""
+"""The offset of a time on brokers that report a partition's largest timestamp (KIP-734)."""
 
 from __future__ import annotations
 

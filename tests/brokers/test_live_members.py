@@ -1,7 +1,4 @@
-"""Live members of a group on brokers of each kind: a run observes them from outside and stops; a run
-that is a member itself shares the partitions with them (in detail: tests/groups); and the contract
-of members on releases that inform a static leader of its return in other ways, or not at all.
-"""
+"""Runs next to live members of their group, and our own members, on brokers of each kind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Offsets of a group on each release: with their metadata and fenced where there are members; and
-`group.offsets_storage: dual` on releases that keep them in two places: the nine cases, and one place
-that goes back.
-"""
+"""Offsets of a group on each release, also with `group.offsets_storage: dual`."""
 
 from __future__ import annotations
 

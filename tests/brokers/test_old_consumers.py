@@ -1,6 +1,4 @@
-"""Old high-level consumers, from the jars of their release, in a group with us: before and after our
-runs, and together with consumers and streams of ours. Nothing is lost, nothing is read twice.
-"""
+"""Old high-level consumers, from the jars of their release, in one group with runs and streams."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A consumer on each release: it returns what the release's own consumer reads, and continues in
-the release's own kind of group.
-"""
+"""A consumer of ours on each release, compared with the release's own consumer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A member of ours in ZooKeeper together with high-level consumers from the jars of their release:
-one owner per partition, no partition is left.
-
-Their owned partitions are read from ZooKeeper, where they write them.
-"""
+"""Our members in ZooKeeper together with a release's own consumers: one owner per partition."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The records of foreign producers, and a comparison of a pipeline's table with the records that
-the release's own consumer reads.
-"""
+"""Records of foreign producers, and a table compared with what the release's consumer reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A group in ZooKeeper with members of ours and a release's own high-level consumers, on its own
-brokers: who owns what.
-"""
+"""A group in ZooKeeper with members of ours and a release's consumers, and its owner nodes."""
 
 from __future__ import annotations
 

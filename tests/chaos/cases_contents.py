@@ -1,6 +1,4 @@
-"""Row 18: logs with gaps, transactions in every state, partitions with nothing or next to nothing
-in them.
-"""
+"""Row 18: logs with gaps, transactions in every state, partitions that are nearly empty."""
 
 from __future__ import annotations
 

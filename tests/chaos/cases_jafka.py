@@ -1,6 +1,4 @@
-"""Row 30: what Jafka alone does to a run: tails that are not flushed, retention that deletes files
-below a reader.
-"""
+"""Row 30: what only Jafka has: unflushed tails, and retention that deletes files in use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Row 35: logs are paused and resumed around kills, lost answers, a lost ledger and retention; a
-pause costs no record and doubles none.
-"""
+"""Row 35: partitions paused and resumed around kills, lost answers, lost ledgers, retention."""
 
 from __future__ import annotations
 

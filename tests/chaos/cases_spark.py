@@ -1,6 +1,4 @@
-"""Row 21: what Spark does to tasks on a standalone cluster of two hosts: they fail, are tried
-again, run twice at a time, and get lost.
-"""
+"""Row 21: tasks on a standalone Spark of two hosts that fail, are retried, run twice, are lost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rows 27 and 43: a kill between commit and record where its rows are hard to count again (mapped
-columns, vacuumed files, a transform); and a table that has rows of the topic from before plan 1,
-where the commands that lead out are killed, and so is the run after them.
-"""
+"""Rows 27 and 43: rows that are hard to count again, and rows from before plan 1."""
 
 from __future__ import annotations
 

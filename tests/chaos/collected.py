@@ -1,6 +1,4 @@
-"""The crash matrix of `matrix.yaml`, and the cases of it that are played again elsewhere: on brokers
-of other generations (rows 28 to 30), and with the table in a store.
-"""
+"""The cases of `matrix.yaml`, and those that are repeated on other brokers and in stores."""
 
 from __future__ import annotations
 

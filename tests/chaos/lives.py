@@ -1,6 +1,4 @@
-"""A topic and a table in which logs have had several lives: the independent check, with the life in
-a row's place.
-"""
+"""The check of a table in which partitions have several incarnations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Changes of a topic and of a group's offsets by other clients, and the rows of the losses table,
-without the package's own clients.
-"""
+"""Changes of topics and group offsets by other clients; none of the package's clients is used."""
 
 from __future__ import annotations
 

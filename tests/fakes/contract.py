@@ -1,6 +1,4 @@
-"""The sentences that hold for the fake broker as for a real one; each suite brings a `served`
-fixture of its own.
-"""
+"""The contract of a broker, for the fake and for real ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A group in Kafka's coordinator, in memory: members and generations, and commits that are fenced
-by them.
-"""
+"""A group in Kafka's coordinator, in memory: members, generations, fenced commits."""
 
 from __future__ import annotations
 

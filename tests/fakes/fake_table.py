@@ -1,5 +1,4 @@
-"""The fake table's side of a run: an append that finds its number taken is skipped in silence, one
-that lost a race too, and what became of it is read back."""
+"""The fake table's side of a run: its append skips a number that is taken."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Plans and the files of their tasks, without brokers: two ranges, a task for each, and rows that
-were never read.
-"""
+"""Plans and the files of their tasks, without brokers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Programs that read as members of a group, each in a thread of its own, and what each was given;
-for fakes and real servers.
-"""
+"""Programs that read as members of a group, each in a thread, for fakes and real servers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The ledger and the table of one pipeline, in agreement: plans of three partitions, their results,
-and their commits.
-"""
+"""The ledger and the table of one pipeline, in agreement."""
 
 from __future__ import annotations
 

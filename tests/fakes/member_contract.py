@@ -1,6 +1,4 @@
-"""What holds for one of our members whatever coordinator it has: the sentences that the fake and
-real brokers are held to.
-"""
+"""The contract of our members with a coordinator, for the fake and for real brokers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Generated logs of older formats for hypothesis: v0, v1 and v2 mixed, and those of Kafka 0.7; and
-a short way to decode them.
-"""
+"""Generated logs of older formats for hypothesis, and a short way to decode them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What outlives a driver, in memory: a broker's logs, the znodes of ZooKeeper, a table that keeps
-commits.
-"""
+"""What outlives a driver, in memory: partitions, znodes, a table that keeps commits."""
 
 from __future__ import annotations
 

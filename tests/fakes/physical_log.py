@@ -1,6 +1,4 @@
-"""One partition of the fake brokers with byte offsets (0.7 family): entries of several messages,
-split at segments.
-"""
+"""A partition of the fake brokers with byte offsets, split into segments (0.7 family)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a plan is decided from, and the decision: snapshots of three logs and another one, and the
-plan before.
-"""
+"""Snapshots and the plan before, as a plan is decided from them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What fakes and proxies of Kafka and ZooKeeper have in common on a socket: frames (four bytes of
-length, then that many), and a port that is no broker.
-"""
+"""Frames of Kafka and ZooKeeper (four bytes of length), and a port that is no broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs on the fake world: logs that grow, runs that crash at a change, and what must hold at every
-moment and in the end.
-"""
+"""Runs on the fake services that grow and crash, and what must hold at every moment."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the znodes of one pipeline and its group hold, for tests that look at them or change them
-as an operator, a copy or another client does: a mapping of each kind of znode.
-"""
+"""Mappings of the znodes of one pipeline and its group, for tests that read or change them."""
 
 from __future__ import annotations
 

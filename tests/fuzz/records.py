@@ -1,6 +1,4 @@
-"""How the targets of `tests.fuzz.targets` that are about records read their input: to Arrow
-batches, which must be whole ones.
-"""
+"""How the targets for records read their input: to complete Arrow batches."""
 
 from __future__ import annotations
 

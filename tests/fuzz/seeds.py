@@ -1,6 +1,4 @@
-"""Valid examples for the targets, by another encoder if possible: kafka-python's for responses, the
-tests' own (`tests.fakes.batches`) for record batches.
-"""
+"""Valid examples for the targets, by another encoder where there is one."""
 
 from __future__ import annotations
 

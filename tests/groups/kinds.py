@@ -1,6 +1,4 @@
-"""The kinds of groups in which our runs are tested: the other consumers, and the storage of the
-group.
-"""
+"""The kinds of groups in which our runs are tested: other consumers, and their storage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Consumers of librdkafka, which needs no jar: each in a thread of this process, reads, commits and
-reports its records.
-"""
+"""Consumers of librdkafka, each in a thread: it reads, commits and reports its records."""
 
 from __future__ import annotations
 

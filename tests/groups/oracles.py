@@ -1,6 +1,4 @@
-"""The classes of Kafka and Jafka that assign partitions, in a process of Java; and our assignment
-of the same group in the same format.
-"""
+"""Kafka's and Jafka's own assignors in a process of Java, and ours in the same format."""
 
 from __future__ import annotations
 

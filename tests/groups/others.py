@@ -1,6 +1,4 @@
-"""Other consumers in a group of ours, with any storage of the group: each reads and commits, and
-reports its records.
-"""
+"""Other consumers of a group, with any storage: each reads, commits and reports its records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Random groups of consumers, the same for the same number: in ZooKeeper, with what they and their
-brokers write there, and Kafka's own.
-"""
+"""Random groups of consumers in ZooKeeper and in Kafka, the same for the same number."""
 
 from __future__ import annotations
 

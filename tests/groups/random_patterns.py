@@ -1,6 +1,4 @@
-"""Random regular expressions as topic filters may have them, the same for the same number, many of
-them broken; and names to try.
-"""
+"""Random topic filters, many of them broken, the same for the same number; names to try."""
 
 from __future__ import annotations
 

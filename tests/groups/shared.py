@@ -1,6 +1,4 @@
-"""A topic that our runs share with consumers that are not ours, and the law: each record is in our
-table, or read by one of them.
-"""
+"""A topic that runs share with other consumers, and the law: each record is read by one."""
 
 from __future__ import annotations
 

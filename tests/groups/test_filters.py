@@ -1,6 +1,4 @@
-"""Patterns of topic filters mean here what they mean in Java, or are refused; and filters are
-cleaned as consumers clean them.
-"""
+"""Topic filters mean what they mean in Java, or are rejected, and are cleaned as there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs with a protected ledger, together with high-level consumers of Jafka and 0.8.2.2, which
-support neither logins nor ACLs.
-"""
+"""Runs with a protected ledger next to old consumers without logins."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs without any effect on the group's other members: of a static member, and while one of them
-runs.
-"""
+"""Runs without effect on the group's other members."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs that are members of Kafka's own group while confluent-kafka's consumers come and go: nothing
-is lost, nothing is read by two.
-"""
+"""Runs as members of Kafka's group while confluent-kafka's consumers come and go."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Our runs together with high-level consumers of Jafka and 0.8.2.2: situations that only groups in
-ZooKeeper have, and partitions without a reader.
-"""
+"""Runs next to old consumers: what only groups in ZooKeeper have."""
 
 from __future__ import annotations
 

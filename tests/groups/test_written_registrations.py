@@ -1,6 +1,4 @@
-"""What consumers write of themselves is what we write for them, byte for byte: real ones, on a real
-ZooKeeper, without a broker.
-"""
+"""Registrations of real consumers in a real ZooKeeper are ours, byte for byte."""
 
 from __future__ import annotations
 

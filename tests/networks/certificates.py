@@ -1,6 +1,4 @@
-"""An authority of the test's own, and certificates that it signed, as PEM files in a folder: made
-by openssl, in a second.
-"""
+"""An authority and the certificates that it signed, as PEM files, by openssl."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`python -m tests.networks.failing_run CONF VERB`: an `etl run` with a bug at the start of VERB,
-and a complete traceback.
-"""
+"""`python -m tests.networks.failing_run CONF VERB`: a run with a bug at the start of VERB."""
 
 from __future__ import annotations
 

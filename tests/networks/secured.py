@@ -1,6 +1,4 @@
-"""A real broker that is entered in every way: one listener for each protocol, and some more for
-what can be wrong with one.
-"""
+"""A real broker with a listener for each protocol, and some that are misconfigured."""
 
 from __future__ import annotations
 

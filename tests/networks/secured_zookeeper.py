@@ -1,6 +1,4 @@
-"""A real ZooKeeper that is entered in every way: in the clear and by TLS, by SASL, digest, or a
-certificate; and one that lets few in.
-"""
+"""Real ZooKeepers: in the clear and by TLS, with SASL, digest or a certificate."""
 
 from __future__ import annotations
 

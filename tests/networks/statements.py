@@ -1,6 +1,4 @@
-"""SQL in a Spark session that is not the pipeline's: `python -m tests.networks.statements CONF AT
-STATEMENT...`.
-"""
+"""SQL in another session: `python -m tests.networks.statements CONF AT STATEMENT...`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Broken and ended ZooKeeper sessions of a run, with a login and encryption: the same results as
-without.
-"""
+"""Broken and ended ZooKeeper sessions of a run, with login and encryption."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What writes a table in a store besides runs: losses, backfills and replays. Each is there once,
-and `verify` knows it.
-"""
+"""Losses, backfills and replays of a table in a store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Errors of connection security, by whole commands: the exit code, the key and the file, for `etl
-run` and `etl doctor`.
-"""
+"""Errors of connection security by whole commands: exit code, key and file."""
 
 from __future__ import annotations
 

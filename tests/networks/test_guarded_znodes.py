@@ -1,6 +1,4 @@
-"""Write access to a pipeline's znodes: only its own login with `acl: creator`; and the change from
-one conf to the other.
-"""
+"""Write access to a pipeline's znodes under `zookeeper.acl`, and the change of that key."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tables that a Hive metastore names (Derby, in each JVM's own process): every command has a
-process of its own, as people run them.
-"""
+"""Tables in a Hive metastore (Derby); every command is a process of its own."""
 
 from __future__ import annotations
 

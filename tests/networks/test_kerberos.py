@@ -1,6 +1,4 @@
-"""A login by Kerberos: a broker, its KDC of Debian's packages, and a ticket of a keytab. Only where
-both are installed.
-"""
+"""A login by Kerberos with the KDC of Debian's packages, only where it is installed."""
 
 from __future__ import annotations
 

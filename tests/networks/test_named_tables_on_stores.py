@@ -1,6 +1,4 @@
-"""Tables in a store that a Hive metastore names: the session that reads the catalog needs the
-store's access to create one.
-"""
+"""Tables in a store that a Hive metastore names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Whole runs, by each writer, on a store (moto) that throttles, is away for a while or loses its
-answers: rows are there once.
-"""
+"""Runs on a store (moto) that throttles, is away or loses its answers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Who reads without a pipeline enters by the same way: the data source alone, consumers of streams,
-`etl records consume`.
-"""
+"""Data source, consumers and `etl records consume` with connection security."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Pipelines on a broker that is entered with encryption and a login: each record once, by every
-command, however long a login holds.
-"""
+"""Pipelines on brokers with encryption and logins, however long a login is valid."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Pipelines, consumers and the data source with encryption and a login to ZooKeeper: every command
-works, each record once.
-"""
+"""Pipelines, consumers and the data source with a secured ZooKeeper."""
 
 from __future__ import annotations
 

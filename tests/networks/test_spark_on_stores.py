@@ -1,6 +1,4 @@
-"""Spark's writer on stores: whole runs in processes of their own, and its log against delta-rs's,
-commit for commit.
-"""
+"""Spark's writer on stores: whole runs, and its log next to delta-rs's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Every connection security of a real broker, and every way to fail there: class, exit code, key,
-and message.
-"""
+"""Every connection security of a real broker, and every error of it."""
 
 from __future__ import annotations
 

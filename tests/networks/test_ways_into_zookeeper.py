@@ -1,6 +1,4 @@
-"""Every way to fail at a real ZooKeeper's door: which error, exit code, key and file; and that none
-waits for ever.
-"""
+"""Every connection security of a real ZooKeeper, and every error of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Each way to fail at a real broker's listeners: the keys of `source`, the class of the error, and
-its message.
-"""
+"""Errors at a broker's listeners: keys of `source`, the class, and the message."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An Airflow of the tests' own: home, database, DAG folder and conf files are in a temporary
-folder. Imported before Airflow is.
-"""
+"""Home, database, DAG folder and confs of a test's Airflow; imported before Airflow is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The real environment next to Airflow: an embedded cluster in its own process, and a conf, for
-DAGs that start real Spark.
-"""
+"""An embedded cluster in its own process and a conf, for DAGs that start real Spark."""
 
 from __future__ import annotations
 

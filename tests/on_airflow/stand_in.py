@@ -1,6 +1,4 @@
-"""A stand-in for the environment with Spark: a `python` and a `spark-submit` that record their
-calls, and return prepared answers.
-"""
+"""A `python` and a `spark-submit` that record their calls and return prepared answers."""
 
 from __future__ import annotations
 

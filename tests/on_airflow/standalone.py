@@ -1,6 +1,4 @@
-"""A whole Airflow on this machine: scheduler, triggerer, workers and pages, with a database of its
-own.
-"""
+"""A whole Airflow on this machine: scheduler, triggerer, workers, pages, database."""
 
 from __future__ import annotations
 

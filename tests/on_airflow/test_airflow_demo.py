@@ -1,6 +1,4 @@
-"""`make airflow-demo` as a user runs it: it starts, a run of its DAG succeeds, and Ctrl-C ends all
-of it.
-"""
+"""`make airflow-demo`: it starts, a run of its DAG succeeds, and Ctrl-C ends all of it."""
 
 from __future__ import annotations
 

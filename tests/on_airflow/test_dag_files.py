@@ -1,6 +1,4 @@
-"""The DAG files as Airflow finds them: they load, load nothing heavy, and have what a schedule
-needs.
-"""
+"""The DAG files as Airflow finds them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Real runs: the DAGs, real spark-submit, real brokers and a real table, with Airflow's scheduler
-left out.
-"""
+"""The DAGs with real spark-submit, brokers and table, without Airflow's scheduler."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A whole Airflow: a sensor at rest, a schedule, a backfill over the same intervals, a worker that
-is killed, and each record once.
-"""
+"""A whole Airflow: a sensor, a schedule, a backfill, a worker that is killed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The operator's command line, and its reaction to the answer: with a prepared spark-submit, and a
-run of the real DAG.
-"""
+"""The operator's command line and its reaction to the answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The sensor that waits for complete topics: in a real run, deferred and not, with a command that
-returns prepared answers.
-"""
+"""The sensor that waits for complete topics, deferred and not."""
 
 from __future__ import annotations
 

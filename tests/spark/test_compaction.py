@@ -1,6 +1,4 @@
-"""Small files put together on real tables: no row moves, an append meanwhile passes, and who
-changes the same files meanwhile wins.
-"""
+"""Compaction of real tables: no row moves, and concurrent commits."""
 
 from __future__ import annotations
 

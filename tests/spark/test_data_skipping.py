@@ -1,6 +1,4 @@
-"""Statistics of files that tasks wrote, as Spark uses them: a filter finds the same rows with and
-without data skipping.
-"""
+"""Statistics of files that tasks wrote, as Spark uses them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The columns that Delta's own writer accepts, and that `etl.io.delta.table_shape` decides the same
-before a write.
-"""
+"""The columns that Delta accepts, compared with `etl.io.delta.table_shape`."""
 
 from __future__ import annotations
 

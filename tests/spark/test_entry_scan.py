@@ -1,6 +1,4 @@
-"""The findings of an audit of Jafka partitions in a real table: Spark counts the messages of each
-entry, and errors are found at their offsets.
-"""
+"""An audit of Jafka partitions in a real table: Spark counts the messages of each entry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a replay's commit does to a real Delta table: its rows go and come in one commit, at most
-once, and no others do.
-"""
+"""A replay's commit to a real Delta table."""
 
 from __future__ import annotations
 

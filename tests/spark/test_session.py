@@ -1,6 +1,4 @@
-"""The session of a run: changes of pyspark's own behaviour, and the errors if Spark loses a
-process.
-"""
+"""The session of a run: changes of pyspark's behaviour, and errors of lost processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Fixtures of the system tests: a Python for Spark's workers that has the libraries, but not this
-package.
-"""
+"""Fixtures of the system tests."""
 
 from __future__ import annotations
 

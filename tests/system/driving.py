@@ -1,6 +1,4 @@
-"""One pipeline under test: its conf file, the real command on it, and a check that uses neither the
-package nor its ledger.
-"""
+"""One pipeline: its conf file, the real command, and a check that does not use the package."""
 
 from __future__ import annotations
 

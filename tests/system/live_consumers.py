@@ -1,6 +1,4 @@
-"""Kafka's own groups by another client: a live consumer that holds its partitions while a test
-looks, and the offsets of a group.
-"""
+"""A live consumer of a group in Kafka, and the offsets of a group."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Other members of a Kafka group: confluent-kafka's consumers, which read, commit, and report their
-commits.
-"""
+"""Other members of a Kafka group: confluent-kafka's consumers, with their reads and commits."""
 
 from __future__ import annotations
 

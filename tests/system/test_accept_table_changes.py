@@ -1,6 +1,4 @@
-"""`etl table accept-changes` on a real table: it accepts the very commits and the table that the
-operator saw.
-"""
+"""`etl table accept-changes` on a real table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs whose tasks write the table's files themselves, compared with Spark's writer; with an Arrow
-transform, too.
-"""
+"""Runs whose tasks write the table's files, compared with Spark's writer."""
 
 from __future__ import annotations
 

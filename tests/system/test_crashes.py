@@ -1,6 +1,4 @@
-"""The short form of the crash matrix: what takes real processes to break. `make chaos` plays all of
-it, a kill at each point too.
-"""
+"""The short form of the crash matrix; `make chaos` plays all of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One driver of a pipeline at a time, on a real ZooKeeper: others wait or leave, the dead are taken
-over, the lost know it.
-"""
+"""One driver of a pipeline at a time, on a real ZooKeeper."""
 
 from __future__ import annotations
 

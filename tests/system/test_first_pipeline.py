@@ -1,6 +1,4 @@
-"""The first steps of a new user: `etl init` reads from real servers, `etl doctor` accepts the conf,
-`etl run` loads with it.
-"""
+"""The first steps of a new user: `etl init`, `etl doctor`, `etl run`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Hand-overs on a real ZooKeeper: plan, owner nodes and offsets in one step, or nothing of it, and
-why.
-"""
+"""Plan, owner nodes and offsets in one transaction of a real ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Real brokers of Jafka: the contract of one broker; and two in ZooKeeper with one topic, of which one
-dies, and a recreated topic.
-"""
+"""Real brokers of Jafka: the contract of one, and two with one topic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Groups of Kafka's own on a real broker: their offsets where `group.offsets_storage` is `kafka`,
-the mirrored positions of `group.mirror_group`, and a live consumer of the group's name.
-"""
+"""Groups in Kafka: `group.offsets_storage: kafka`, `group.mirror_group`, live consumers."""
 
 from __future__ import annotations
 

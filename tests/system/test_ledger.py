@@ -1,7 +1,4 @@
-"""The numbered plans in a real ZooKeeper: put-if-absent, in pieces, and folded into coverage once.
-
-What a run relies on is stated by the contract in test_live_services.
-"""
+"""The plans in a real ZooKeeper; what a run relies on is in test_live_services."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a process that fetches and writes has in memory at most, with default settings and whatever
-its range: on a real broker.
-"""
+"""The memory of a worker with default settings, on a real broker."""
 
 from __future__ import annotations
 

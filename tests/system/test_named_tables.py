@@ -1,7 +1,4 @@
-"""Tables that `table.name` names in a catalog: runs use the location that the ledger stores and start
-no Spark. In Spark's own session catalog a lost table is created anew; tests/networks has a Hive
-metastore.
-"""
+"""Tables that `table.name` names: runs use the stored location and start no Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Do the commands and programs of the pages work as they stand there, on real servers?
-
-README and the tutorial are typed from their first command to their last. Every program that imports
-the package is run, wherever it stands.
-"""
+"""The commands and programs of README, the tutorial and other pages, on real servers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`etl pipelines` on real servers: list, retire, resume and inherit. Of two pipelines of one group one
-has a topic, and what one pipeline has loaded into a table no other loads again.
-"""
+"""`etl pipelines` on real servers: list, retire, resume and inherit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`etl topics ready-to-load` and `etl table gaps` on real brokers: partitions that are complete up to a
-time, and intervals that the table lacks.
-"""
+"""`etl topics ready-to-load` and `etl table gaps` on real brokers."""
 
 from __future__ import annotations
 

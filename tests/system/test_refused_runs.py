@@ -1,6 +1,4 @@
-"""Runs that are refused: a wrong conf ends with exit 2; what brokers, the group or the ledger hold and
-should not ends with exit 5. The message names the place and what to do.
-"""
+"""Runs that are rejected: wrong confs (exit 2), and data that needs a decision (exit 5)."""
 
 from __future__ import annotations
 

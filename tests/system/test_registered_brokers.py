@@ -1,6 +1,4 @@
-"""What a cluster registers in a real ZooKeeper: brokers, topics and replicas of both broker types, as
-they are read from there, as the doctor reports them, and as the data source plans and reads them.
-"""
+"""What a cluster registers in a real ZooKeeper, as doctor and data source read it."""
 
 from __future__ import annotations
 

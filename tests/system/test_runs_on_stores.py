@@ -1,7 +1,4 @@
-"""Runs with a table in a store: on moto (S3) and Azurite, with `long` also on versitygw and HDFS.
-
-Rows are there once however a run ends, no JVM starts, and no secret is visible anywhere.
-"""
+"""Runs with a table in a store: moto and Azurite, with `long` also versitygw and HDFS."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Small plans read by processes of the driver's machine: no JVM, and rows once whatever process dies.
-A run without new records starts no process and sends few requests; these are counted, not timed.
-"""
+"""Small plans without Spark; processes and requests are counted, not timed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Requests of one ZooKeeper session, on a real server: put-if-absent, compare-and-set, lost answers;
-and many znodes at once, read by few requests or one by one, written by transactions that are in
-flight together.
-"""
+"""Requests of one ZooKeeper session on a real server: single ones, and many at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Positions that an operator sets, from the broker to the proof, with the real ledger, table and
-Spark.
-"""
+"""Offsets that an operator sets, from the broker to the proof."""
 
 from __future__ import annotations
 

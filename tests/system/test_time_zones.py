@@ -1,6 +1,4 @@
-"""The same load under several local time zones, on real servers: the same rows, and a word where a
-zone was another one.
-"""
+"""The same load under several local time zones."""
 
 from __future__ import annotations
 

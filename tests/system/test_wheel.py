@@ -1,6 +1,4 @@
-"""The wheel and the zip of `etl package` where there is no clone: all that a command needs is in them or
-comes with the libraries.
-"""
+"""The wheel and the zip of `etl package`, where there is no clone."""
 
 from __future__ import annotations
 

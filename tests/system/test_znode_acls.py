@@ -1,6 +1,4 @@
-"""ACLs of znodes on a real ZooKeeper, with logins that any server accepts (scheme digest): created,
-read, and set.
-"""
+"""ACLs of znodes on a real ZooKeeper, with logins by digest."""
 
 from __future__ import annotations
 

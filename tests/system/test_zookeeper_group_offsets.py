@@ -1,6 +1,4 @@
-"""Offsets, consumers and owners of a group in a real ZooKeeper: offsets move all or nothing, also
-where an answer or the session is lost.
-"""
+"""Offsets, consumers and owners of a group in a real ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Our members on a real ZooKeeper without brokers: their registration, rebalance events, checks of
-an offset commit, and their end.
-
-With other consumers: tests/brokers.
-"""
+"""Our members on a real ZooKeeper, without brokers."""
 
 from __future__ import annotations
 

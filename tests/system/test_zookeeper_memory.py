@@ -1,7 +1,4 @@
-"""ZooKeeper in memory (`tests.fakes.zookeeper_memory`) answers every request as a real server does.
-
-The same random requests of two sessions go to both, and their answers and znodes are compared.
-"""
+"""`tests.fakes.zookeeper_memory` answers random requests as a real server does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Commands that are watched: which processes they start, which libraries they load, whom they
-connect to.
-"""
+"""Commands that are watched: processes, libraries and connections."""
 
 from __future__ import annotations
 

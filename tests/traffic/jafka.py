@@ -1,6 +1,4 @@
-"""Jafka: a log is (broker, partition), an offset a byte position, and a message in a wrapper has
-only its place in there.
-"""
+"""Jafka: a log is (broker, partition), an offset a byte position."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What DAGs know of a conf file and of the toolkit's environment, and what they keep of a document:
-values, without an Airflow.
-"""
+"""What DAGs know of a conf and keep of a document, without an Airflow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The table of crash cases: its check of a table can fail, each case can be called, and its pages keep
-results of cases that were not played again.
-"""
+"""The crash matrix: its check can fail, its cases can be called, its pages keep results."""
 
 from __future__ import annotations
 

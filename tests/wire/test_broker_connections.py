@@ -1,6 +1,4 @@
-"""`SimpleConsumer` against the fake broker: the contract, every way a connection can go wrong, and
-several threads.
-"""
+"""`SimpleConsumer` against the fake broker: the contract, broken connections, threads."""
 
 from __future__ import annotations
 

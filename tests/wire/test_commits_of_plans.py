@@ -1,6 +1,4 @@
-"""Commits of a group's offsets for a plan: fenced by a membership, or compared with the observed
-offsets without one; and where a run keeps them, by `group.offsets_storage`.
-"""
+"""Commits of a group's offsets for a plan, for each `group.offsets_storage`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A `Consumer` with assigned partitions, on fake brokers of each generation: its records, its
-positions, and its errors.
-"""
+"""A `Consumer` with assigned partitions, on fake brokers of each generation."""
 
 from __future__ import annotations
 

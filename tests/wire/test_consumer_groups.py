@@ -1,6 +1,4 @@
-"""Consumers as members of a group at a fake coordinator, of both protocols: what they read and
-commit while members come and go, and what becomes of a lost or late member.
-"""
+"""Consumers as members of a group at a fake coordinator, of both protocols."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The data source without a pipeline, against fake brokers: its Spark partitions, and partitions of
-topics that change meanwhile.
-"""
+"""The data source without a pipeline, against fake brokers."""
 
 from __future__ import annotations
 

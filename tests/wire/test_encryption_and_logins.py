@@ -1,6 +1,4 @@
-"""Encryption and logins of connections to brokers: transparent for the caller, renewed before they
-expire, and servers that are no brokers.
-"""
+"""Encryption and logins of broker connections, and servers that are no brokers."""
 
 from __future__ import annotations
 

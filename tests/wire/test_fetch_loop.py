@@ -1,6 +1,4 @@
-"""The fetch loop of one task against fake brokers: each row once, whatever the brokers do, or a named
-error.
-"""
+"""The fetch loop of one task against fake brokers: each row once, or a named error."""
 
 from __future__ import annotations
 

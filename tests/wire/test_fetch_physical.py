@@ -1,6 +1,4 @@
-"""The fetch loop of a task on Jafka partitions: the same topic on two brokers, whole messages, and a
-broker that no other can replace.
-"""
+"""The fetch loop of a task on Jafka partitions."""
 
 from __future__ import annotations
 

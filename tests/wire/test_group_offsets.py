@@ -1,6 +1,4 @@
-"""Offsets of a group, committed and fetched by members and by others: every version, fencing, and
-commits in doubt after a lost answer.
-"""
+"""Offsets of a group: every version, fencing, and commits in doubt."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A Jafka broker: the contract against the fake one, what only that can be made to do, and ports that
-are no Jafka.
-"""
+"""A Jafka broker: the contract, refusals of the fake one, and ports that are no Jafka."""
 
 from __future__ import annotations
 

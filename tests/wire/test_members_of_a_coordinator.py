@@ -1,6 +1,4 @@
-"""A member of a group at a fake coordinator: the contract of both protocols, every error code, and
-breaks that only a fake shows at will.
-"""
+"""A member at a fake coordinator: both protocols, every error code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Message streams of a `ConsumerConnector` at a fake coordinator: order, time-outs, decoders, bounds,
-commits, and their end.
-"""
+"""Message streams of a `ConsumerConnector` at a fake coordinator."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Verification of a byte offset of a Jafka partition: whether a message begins there, and where the
-neighbouring ones do.
-"""
+"""Verification of a byte offset of a Jafka partition."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Brokers of Kafka 0.8 and 0.9: what they answer, what they do not know, and how a driver and a task
-read them.
-"""
+"""Brokers of Kafka 0.8 and 0.9, as a driver and a task read them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`open_peek`, which `etl records show` calls, on fake brokers: where it starts, what it returns, and
-each way in which it ends.
-"""
+"""`open_peek` on fake brokers: its start, its records, and each end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The command `etl records show`: lines for people, one JSON document for programs, decoders, wrong
-arguments, and its end.
-"""
+"""The command `etl records show`: output, decoders, arguments, and its end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A cluster of brokers that report no metadata: a registry names the leaders, and a partition of an
-unregistered broker has none.
-"""
+"""A cluster whose leaders a registry names, since its brokers report no metadata."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which release a broker has: by its answer to the handshake, its silence or its hang-up. With a
-configured release that is not the brokers', no wrong data is read, and the error names it.
-"""
+"""The release of a broker, by its answer, silence or hang-up, and a wrong conf."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Commits to stores that throttle, and lost answers of commits: rows are there once in any case. The
-probe finds stores that ignore If-None-Match.
-"""
+"""Commits to stores that throttle or lose answers, and the probe of If-None-Match."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A task that writes its rows itself, against a fake broker and without Spark: its files, its range
-results, and what stops it.
-"""
+"""A task that writes its rows itself, against a fake broker and without Spark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Worker processes of a run without Spark, with a fake broker: files, progress, and that no process
-outlives its run.
-"""
+"""Worker processes of a run without Spark, with a fake broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The commands as typer has them: what each takes that takes a conf, positions, and what the options
-of `etl records show` request.
-"""
+"""The commands as typer has them: those that take a conf, positions, `etl records show`."""
 
 from __future__ import annotations
 

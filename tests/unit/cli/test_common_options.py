@@ -1,6 +1,4 @@
-"""The output of a command: its document on standard output and in a file, errors in writing it, and the
-confirmation on a terminal.
-"""
+"""The output of a command, errors in writing it, and the confirmation on a terminal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Progress of a run: a live display on a terminal, lines with timestamps elsewhere, and JSON lines under
-`--log-format json`, with run id and phase for lines of a run.
-"""
+"""Progress of a run: a live display, lines with timestamps, and JSON lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The rows that `etl verify` and `find_table_gaps` expect: after the accepted loss of a table and a
-backfill of the lost records, and while a run is active.
-"""
+"""The rows that `etl verify` and `find_table_gaps` expect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Commands by which an operator changes what a pipeline has stored: `--yes`, `--dry-run`, a terminal,
-the reason, arguments that name a version or a pipeline, and `etl table refresh-path`.
-"""
+"""Commands that store an operator's decision: their options and reasons."""
 
 from __future__ import annotations
 

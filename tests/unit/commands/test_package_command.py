@@ -1,6 +1,4 @@
-"""`etl package`: a zip with the package and its compiled kernels, and the command that submits it to
-a cluster.
-"""
+"""`etl package`: the zip with compiled kernels, and the command that submits it."""
 
 from __future__ import annotations
 

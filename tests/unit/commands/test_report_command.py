@@ -1,6 +1,4 @@
-"""`etl report`: the page of the last run, of an earlier one and of a killed one, and the error
-without a report.
-"""
+"""`etl report`: pages of finished, earlier and killed runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`etl offsets diff` compares ZooKeeper, the newest plan and the table, and the next run does what
-it announces.
-"""
+"""`etl offsets diff` announces what the next run does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`etl run` with a directory of confs: each is run, one after the other, a failure stops none of the
-others, and the exit code is that of the worst.
-"""
+"""`etl run` with a directory of confs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An operator continues with truncated or recreated partitions: no record is lost, none is loaded
-twice, and lost offsets are named.
-"""
+"""An operator continues with truncated or recreated partitions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An operator accepts recreated topics on Jafka, where each broker may keep or lose its partition:
-each partition is decided for itself, no record is lost, and no row is loaded twice.
-"""
+"""An operator accepts recreated topics on Jafka, partition by partition."""
 
 from __future__ import annotations
 

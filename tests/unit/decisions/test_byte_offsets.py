@@ -1,6 +1,4 @@
-"""Byte offsets on Jafka that another client committed or an operator names: they are verified
-before a plan keeps them, and never again.
-"""
+"""Byte offsets that another client committed or an operator names are verified once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Groups are divided as the assignors of each Kafka release divide them; their answers are in
-`tests/groups/golden.json`.
-"""
+"""Assignments of Kafka's own assignors (`tests/groups/golden.json`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A member of a group of a coordinator: its reaction to each answer, its heartbeats, and what it
-owns after a rebalance.
-"""
+"""A member's reaction to a coordinator's answers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Two pipelines and one table: one of them loads a topic, and a successor begins where the
-predecessor ended.
-"""
+"""A successor begins where its predecessor ended in the same table."""
 
 from __future__ import annotations
 

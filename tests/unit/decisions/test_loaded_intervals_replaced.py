@@ -1,6 +1,4 @@
-"""Loaded intervals after rows were replaced: an audit by them finds the table correct, and wrong if
-a row is missing or extra.
-"""
+"""Loaded intervals after rows were replaced, and an audit by them."""
 
 from __future__ import annotations
 

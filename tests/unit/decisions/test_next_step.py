@@ -1,6 +1,4 @@
-"""`etl run` does what `etl run --dry-run` announces: over every row of the table in
-`etl.decide.reconcile`, with tasks and lag.
-"""
+"""`etl run` does what `--dry-run` announces, for every row of `etl.decide.reconcile`."""
 
 from __future__ import annotations
 

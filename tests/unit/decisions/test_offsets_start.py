@@ -1,6 +1,4 @@
-"""Where a partition starts that was never read, also when it cannot be read on the day that this is
-decided.
-"""
+"""The start of a partition that was never read."""
 
 from __future__ import annotations
 

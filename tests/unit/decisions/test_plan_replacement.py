@@ -1,6 +1,4 @@
-"""Plans that supersede a stored plan: for an operator, for policy, or without ranges, to close the
-plan of a sleeping driver.
-"""
+"""Plans that supersede a stored plan."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which plans are small enough to be read without Spark, and which runs are so short that Spark is
-started for a short life: by the sizes that brokers report.
-"""
+"""Which plans are read without Spark, and which runs are short, by reported sizes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Where the pipeline stands: the rows of the table in `etl.decide.reconcile`, and a law over all of
-it.
-"""
+"""Where the pipeline stands: the rows of the table in `etl.decide.reconcile`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The name of a pipeline's cluster while brokers begin to report an id: it is part of the
-application id, and must not change.
-"""
+"""The cluster's name while brokers begin to report an id."""
 
 from __future__ import annotations
 

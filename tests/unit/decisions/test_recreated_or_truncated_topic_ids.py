@@ -1,6 +1,4 @@
-"""A topic that is recreated while brokers begin or stop to report topic ids: only ids that both
-sides know are compared.
-"""
+"""Recreated topics while brokers begin or stop to report ids."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An operator sets offsets: skipped offsets are reported, unloaded ones are read, and no row is
-loaded twice.
-"""
+"""An operator sets offsets: skipped ones are lost, unloaded ones are read."""
 
 from __future__ import annotations
 

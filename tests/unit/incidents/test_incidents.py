@@ -1,6 +1,4 @@
-"""Reports that were pasted into `reports`: what a run decided is decided again from its report
-alone, and is the same.
-"""
+"""Runs decided again from their reports in `reports`, with the same result."""
 
 from __future__ import annotations
 

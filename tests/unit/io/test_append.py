@@ -1,6 +1,4 @@
-"""Commits of data files to real tables, without Spark: checks before the commit, its metadata, and
-conflicts with other commits.
-"""
+"""Commits of data files to real tables, without Spark."""
 
 from __future__ import annotations
 

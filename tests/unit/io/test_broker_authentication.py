@@ -1,6 +1,4 @@
-"""A user's function that returns tokens: its caller continues or fails within the deadline, whatever
-the function does.
-"""
+"""A user's function that returns tokens, within the deadline of its caller."""
 
 from __future__ import annotations
 

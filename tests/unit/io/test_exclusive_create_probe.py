@@ -1,6 +1,4 @@
-"""The probe of a local mount by two hard links of one name (that of stores: see
-tests/wire/test_stores_that_fail.py), and the jar of the log store of S3, built from its source.
-"""
+"""The probe of a local mount by two hard links, and the jar of the log store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a table's log says of plans: which pipelines have loaded into it, by its commits or a
-checkpoint, and version numbers that are used twice because a copy of the table was restored.
-"""
+"""The plans and pipelines in a table's log, also after a copy was restored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which rows of a topic a table has: by statistics in its log if possible, else by its files. The runs
-of rows that follow one another, by which a partition is verified.
-"""
+"""Which rows of a topic a table has: by statistics of the log, else by its files."""
 
 from __future__ import annotations
 

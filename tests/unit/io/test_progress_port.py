@@ -1,6 +1,4 @@
-"""Progress of tasks over a socket: valid reports arrive, others are dropped, and no task fails or
-waits because of it.
-"""
+"""Progress of tasks over a socket, which no task fails or waits for."""
 
 from __future__ import annotations
 

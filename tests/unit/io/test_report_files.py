@@ -1,6 +1,4 @@
-"""The files that a run leaves: its report, its page with the history, the files that go with an old
-report, and its metrics; no run fails for them.
-"""
+"""The files that a run leaves; no run fails for them."""
 
 from __future__ import annotations
 

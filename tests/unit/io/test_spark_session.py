@@ -1,6 +1,4 @@
-"""Settings of a Spark session: the caller's, then spark-submit's, then ours; its access to a store, and
-the error of a worker that could not start.
-"""
+"""Settings of a Spark session and their order, its store, and its errors."""
 
 from __future__ import annotations
 

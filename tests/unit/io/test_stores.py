@@ -1,6 +1,4 @@
-"""The error for each failure of a store, of Spark and of delta-rs: its exit code and its key; text of a
-store that may contain a secret is repeated nowhere.
-"""
+"""The error for each failure of a store, of Spark and of delta-rs, without its secrets."""
 
 from __future__ import annotations
 

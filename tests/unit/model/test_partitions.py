@@ -1,6 +1,4 @@
-"""Topics, partitions and offset intervals as an operator writes them: rendered text is parsed, and
-nothing else is.
-"""
+"""Topics, partitions and offset intervals as an operator writes them."""
 
 from __future__ import annotations
 

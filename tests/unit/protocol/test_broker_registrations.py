@@ -1,6 +1,4 @@
-"""What brokers write of themselves and of topics in ZooKeeper: the forms of every version, and None
-for everything else.
-"""
+"""Registrations of brokers and topics in ZooKeeper, in every version's form."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Compressed records as Kafka's Java clients read them: each case was given to the classes of Kafka
-3.9.1 first.
-"""
+"""Compressed records as the classes of Kafka 3.9.1 read them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Registrations of consumers in ZooKeeper: every form that was ever written is read, ours are what the
-originals write, and their filters are Java's patterns.
-"""
+"""Registrations of consumers in ZooKeeper, and their filters."""
 
 from __future__ import annotations
 

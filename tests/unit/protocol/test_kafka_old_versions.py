@@ -1,6 +1,4 @@
-"""Requests and responses of brokers before 0.11, byte for byte as in the protocol's tables; and the
-release that a broker is treated as.
-"""
+"""Requests and responses of brokers before 0.11, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The compiled kernels of all formats: their CRC, bounds, the growth of the header buffers, chosen
-columns, Arrow batches that are full in the middle of anything, and the compiler's cache.
-"""
+"""The compiled kernels of all formats, and the compiler's cache."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Documents of the ledger as bytes: each class in the form in which it was always stored, and what
-is no such document is rejected by name.
-"""
+"""Documents of the ledger as bytes; anything else is rejected by name."""
 
 from __future__ import annotations
 

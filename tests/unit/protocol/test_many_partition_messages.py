@@ -1,6 +1,4 @@
-"""Requests about many partitions and their responses, compared with kafka-python's: bytes for bytes,
-value for value.
-"""
+"""Messages about many partitions, compared with kafka-python's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`Messages`, the records of an answer one by one: skipped entries, an answer without a complete
-record, and damage.
-"""
+"""`Messages`, the records of an answer one by one."""
 
 from __future__ import annotations
 

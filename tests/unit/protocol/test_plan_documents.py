@@ -1,6 +1,4 @@
-"""Plans and their results as bytes: parsing returns the same values, and invalid documents are
-rejected by name.
-"""
+"""Plans and their results as bytes; invalid documents are rejected by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Znode paths and payloads: golden text for what old consumers read, and nothing but None or a
-named error for junk.
-"""
+"""Znode paths and payloads: golden text, and None or a named error for junk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The walk through one range of record batches or of messages of formats v0 and v1: what to ask, what
-to keep, when it is done, how it fails.
-"""
+"""The cursor through one range of record batches or of old messages."""
 
 from __future__ import annotations
 

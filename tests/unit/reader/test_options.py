@@ -1,6 +1,4 @@
-"""Options of the data source: ours, those of Spark's own Kafka source, those for byte offsets, and the
-ranges that they come to.
-"""
+"""Options of the data source, and the ranges that they come to."""
 
 from __future__ import annotations
 

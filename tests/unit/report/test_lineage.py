@@ -1,6 +1,4 @@
-"""The OpenLineage events of a run: its start, its end, what it read and wrote; an event that is not sent
-does not change the run.
-"""
+"""The OpenLineage events of a run; one that is not sent does not change the run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A run's page: it needs no other file, shows the report and nothing else, and text from outside
-cannot change it.
-"""
+"""A run's page: self-contained, and safe from text of the outside."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The page in a real browser: nothing exceeds its width on a telephone or a desk, in light and dark, and
-the browser reports no error.
-"""
+"""The page in a real browser: its width, light and dark, no errors."""
 
 from __future__ import annotations
 

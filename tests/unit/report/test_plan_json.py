@@ -1,6 +1,4 @@
-"""What a run decided from, as JSON and back: the same values except for addresses and gaps, and so the
-same decisions.
-"""
+"""What a run decided from, as JSON and back."""
 
 from __future__ import annotations
 

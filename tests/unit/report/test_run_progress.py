@@ -1,6 +1,4 @@
-"""Progress, speed and remaining time of a read, from reports and results of tasks; and every moment
-of a run belongs to one phase.
-"""
+"""Progress, speed, remaining time and phases of a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Statistics of a run's read: correct sums for any number of topics and brokers, and nothing that
-was not counted.
-"""
+"""Statistics of a run's read for any number of topics and brokers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A backfill on a fake cluster: what it loads, what it refuses, what it says, and how it continues
-after a crash, a change of its partitions, or a command.
-"""
+"""Backfills on a fake cluster."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A group with only our members that commits after the append: the table has no row twice, no
-record is lost, and offsets that another member read, too, are reported.
-"""
+"""A member that commits after its append, in a group of ours alone."""
 
 from __future__ import annotations
 

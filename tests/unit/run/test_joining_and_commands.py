@@ -1,6 +1,4 @@
-"""What commands, lost ledgers and a change of the mode do among other members of the group: no
-offset of theirs goes back.
-"""
+"""Commands, lost ledgers and changes of the mode next to other members."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A pipeline among other members of a Kafka group: the offset commit follows the stored plan, and
-anything may happen between them.
-"""
+"""A member of a Kafka group, whose offset commit follows the stored plan."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a run does where offsets are missing from inside a log: it stops, or a plan lets them go by
-name, and once.
-"""
+"""Offsets that are missing from inside a log: the run stops, or records them once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Partitions that an operator paused, in runs on the fake cluster: they keep their offsets, get no
-range, and are reported.
-"""
+"""Paused partitions in runs on the fake cluster."""
 
 from __future__ import annotations
 

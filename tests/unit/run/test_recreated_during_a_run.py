@@ -1,6 +1,4 @@
-"""A topic that is recreated, or a table that another pipeline creates, between the plan of a run and
-the end of its append.
-"""
+"""Topics and tables that are recreated between a run's plan and its append."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rows that other writers remove from the table, before, between and during a run's steps:
-reported, accepted, or the run stops.
-"""
+"""Rows that other writers remove before, between and during a run's steps."""
 
 from __future__ import annotations
 

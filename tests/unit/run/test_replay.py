@@ -1,6 +1,4 @@
-"""A replay on a fake cluster: its rows are there once, all others are untouched, wherever it is
-killed and whichever driver runs at the same time.
-"""
+"""Replays on a fake cluster, killed and with other drivers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs with a key and up to a bound on the fake cluster: a repeated run, at any moment, loads the
-requested records once, also those of partitions that could not be read at first.
-"""
+"""Runs with a key and up to a bound on the fake cluster."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The confs on the pages of `docs/worlds` and on the page on networks and stores can be copied, and each
-page of `docs/worlds` lists the tested and the untested environments.
-"""
+"""The confs on the pages of `docs/worlds` and of the page on networks and stores."""
 
 from __future__ import annotations
 

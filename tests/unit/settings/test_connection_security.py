@@ -1,6 +1,4 @@
-"""The keys of encryption, login and ACL for brokers and ZooKeeper: valid and invalid combinations, and
-which znodes are guarded.
-"""
+"""The keys of encryption, login and ACL, in valid and invalid combinations."""
 
 from __future__ import annotations
 

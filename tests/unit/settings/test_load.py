@@ -1,6 +1,4 @@
-"""A conf file, its file of defaults and changes on the command line become one document; an error names
-the file, the key and the change that it may be in.
-"""
+"""A conf file, its defaults and `--set` become one document; errors name the source."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The JSON schema of a conf accepts what the settings accept: it is generated from them, and the
-file in the repository and the page of settings are up to date.
-"""
+"""The JSON schema of a conf, the file in the repository, and the page of settings."""
 
 from __future__ import annotations
 

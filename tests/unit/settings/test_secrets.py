@@ -1,6 +1,4 @@
-"""A secret in a conf is a reference until it is used: a plain one is rejected, and no message, log,
-pickle or document contains one.
-"""
+"""A secret in a conf is a reference until it is used."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The section `table`: a path or a catalog's name, places that are equal or ambiguous, and the keys of
-the store.
-"""
+"""The section `table`: path or name, equal places, and the keys of the store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The artifacts and configs of each release, without fetching and starting it; folders of clusters,
-ports of servers, and answers of brokers about themselves.
-"""
+"""Artifacts, confs, folders and ports of each release, without starting one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which Java is taken, the script in front of one that lacks a module, and when a folder of jars is
-complete.
-"""
+"""Which Java is taken, and when a folder of jars is complete."""
 
 from __future__ import annotations
 

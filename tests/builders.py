@@ -44,9 +44,7 @@ def kafka_named(name: str, id: str | None = None) -> ClusterIdentity:
 
 
 def plain_plan(number: int = 1, **changes: Any) -> Plan:
-    """A plan without ranges, and without an id (`with_id` gives it one). It saw nothing committed
-    for the partitions of its loaded-until offsets.
-    """
+    """A plan without ranges and id (`with_id`), that observed no committed offset."""
     plan = Plan(
         number=number,
         origin=PlanOrigin(pipeline_id="u", created_at_ms=1),
@@ -91,9 +89,7 @@ FACTS_OF_PLANNED_PARTITIONS = {
 
 
 def changed(plan: Plan, **changes: Any) -> Plan:
-    """Return the plan with these fields, also by the short names above; or with one fact of all
-    partitions: `loaded_until={log: 5}` also says which partitions the plan has.
-    """
+    """The plan with these fields, also by short names; `loaded_until` names all partitions."""
     for name in changes.keys() & SHORT_NAMES.keys():
         attribute, inner = SHORT_NAMES[name]
         before = changes.get(attribute, getattr(plan, attribute))
@@ -281,9 +277,7 @@ def split_fetch_options(given: Mapping[str, Any]) -> tuple[FetchOptions, dict[st
 
 
 def plain_settings(**sections: Any) -> Settings:
-    """The least conf that there can be, with `sections` over it: a section's keys are added to it,
-    anything else takes its place.
-    """
+    """The least conf, with `sections` over it: keys of a section are added to it."""
     document: dict[str, Any] = {
         "pipeline": "clicks",
         "group": {"id": "group"},
@@ -320,9 +314,7 @@ def _with_keys(section: Any, keys: Mapping[str, Any]) -> Any:
 
 
 def conf_in(folder: Path, port: int) -> Path:
-    """A conf that names a broker of this machine, and a ZooKeeper that is not there: for commands
-    that ask none.
-    """
+    """A conf with a broker and a ZooKeeper that are not there."""
     path = folder / "clicks.yaml"
     path.write_text(f"""
 pipeline: clicks

@@ -56,9 +56,7 @@ def restored_logging() -> Iterator[None]:
 
 
 def refused(result: CommandResult, code: int, *words: str) -> None:
-    """Check the exit code, a message with all of `words` and an advice, one JSON document, and no
-    traceback.
-    """
+    """Check exit code, a message with all `words`, an advice, one document, no traceback."""
     assert result.code == code, result.err + result.out
     assert "Traceback" not in result.err, result.err
     assert "\n     " in result.err, result.err

@@ -53,18 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The collected tests, a million objects, stay to the end: Python's garbage collector can skip
-    them.
-    """
+    """Exclude the collected tests, a million objects, from garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist=loadfile`, but for the tests that share a release's servers: workers take units in
-    the order of their first tests.
-    """
+    """`--dist=loadfile`, but tests that share a release's servers stay together."""
     return by_units(config, log, "loadfile", unit_of)
 
 
@@ -76,9 +72,7 @@ class TopicFactory(Protocol):
 
 @contextlib.contextmanager
 def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[SparkSession]:
-    """A local session with two cores and two tries per task that reads and writes Delta;
-    `for_path`: of a table in a store.
-    """
+    """A local session with two cores and two tries per task for Delta; `for_path`: in a store."""
     set_spark_environment()
     small = {
         "spark.sql.warehouse.dir": str(warehouse),
@@ -111,9 +105,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """One embedded ZooKeeper and one Kafka broker. Tests share it, so each uses its own topics and
-    groups.
-    """
+    """An embedded ZooKeeper and a Kafka broker; each test has its own topics and groups."""
     folder = tmp_path_factory.mktemp("cluster")
     with EmbeddedCluster(folder=folder) as running:
         yield running

@@ -38,9 +38,7 @@ _RELEASE = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, RELEASES))})(?![\w.
 
 
 def unit_of(test: str) -> str:
-    """What the test of this id stays together with: a file, or a release of the brokers, which
-    stands among its parameters.
-    """
+    """A file; for `tests/brokers` a release, which is among the parameters."""
     file, _, named = test.partition("::")
     release = (
         _RELEASE.search(named.partition("[")[2]) if file.startswith("tests/brokers/") else None
@@ -49,9 +47,7 @@ def unit_of(test: str) -> str:
 
 
 def turn_of(test: str) -> int:
-    """A low number comes first: tests without servers, none of which needs to fear the Spark of
-    another one; then the longest.
-    """
+    """Tests without servers first, then the longest."""
     file = test.partition("::")[0]
     if file.startswith(("tests/unit/", "tests/wire/")):
         return 0
@@ -61,9 +57,7 @@ def turn_of(test: str) -> int:
 
 
 def by_units(config: pytest.Config, log: Any, dist: str, unit: Callable[[str], str]) -> Any:
-    """xdist's scheduler for that `--dist`: all tests of one unit run on one worker; None: xdist's
-    own, for another one.
-    """
+    """xdist's scheduler with these units for `dist`; None: its own."""
     if config.getoption("dist") != dist:
         return None
     from xdist.scheduler import LoadScopeScheduling

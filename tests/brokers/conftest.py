@@ -25,9 +25,7 @@ VERSIONS = [
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaStage | JafkaStage]:
-    """A release's servers and clients. Those of the release that is the default everywhere are the
-    ones that other tests have, too.
-    """
+    """A release's servers and clients; the default release has those of the other tests."""
     there = request.getfixturevalue("cluster") if request.param == DEFAULT_VERSION else None
     with ExitStack() as running:
         yield begin(request.param, tmp_path_factory.mktemp("stage"), running, there)
@@ -40,9 +38,7 @@ def make_pipeline(
     unused_group: str,
     tmp_path: Path,
 ) -> Callable[..., ForeignPipeline]:
-    """`make_pipeline(source={...})`: a pipeline on a new topic of the release, with its own group
-    and folder.
-    """
+    """`make_pipeline(source={...})`: a pipeline on a new topic, with its own group and folder."""
 
     def make(*, source: dict[str, Any] | None = None, **settings: Any) -> ForeignPipeline:
         merged = {**settings, **stage.conf, "source": {**stage.conf["source"], **(source or {})}}

@@ -45,9 +45,7 @@ class Seen:
 
 
 class Process:
-    """A Java program of ours that answers lines with lines: `with Process("Jafka", version, folder,
-    zookeeper) as jafka:`.
-    """
+    """A Java program of ours that answers lines with lines."""
 
     def __init__(
         self,
@@ -66,15 +64,11 @@ class Process:
         self._answers: queue.Queue[str] = queue.Queue()
 
     def ask(self, *words: object) -> list[list[str]]:
-        """One command; the words of each line of its answer. Fails the test when the command
-        failed.
-        """
+        """One command; the words of each line of its answer. Fails the test if it failed."""
         return next(self.ask_each([words]))
 
     def ask_each(self, commands: Iterable[Sequence[object]]) -> Iterator[list[list[str]]]:
-        """The answers to many commands, which Java works at while we look at earlier ones. Fails
-        the test as `ask`.
-        """
+        """The answers to many commands that are sent at once. Fails the test as `ask`."""
         under_way: deque[Sequence[object]] = deque()
         for words in commands:
             self._send(words)
@@ -148,9 +142,7 @@ class JafkaClients(Process):
     def send(
         self, broker: Kafka, topic: str, partition: int, values: Sequence[bytes], codec: int = 0
     ) -> None:
-        """One produce request; with a codec (1 gzip) one compressed entry. It has no answer; `end`
-        is the log end when it is written.
-        """
+        """One produce request; codec 1 is gzip. It has no answer; `end` is the log end after it."""
         self.ask("send", *broker.bootstrap.split(":"), topic, partition, codec, *map(_word, values))
 
     def scatter(self, topic: str, values: Sequence[bytes], codec: int = 0) -> None:
@@ -185,9 +177,7 @@ class JafkaClients(Process):
     def open(
         self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int, threads: int = 1
     ) -> None:
-        """A member of a group of that name, until it is closed. Fails the test when it does not get
-        its share by so many tries.
-        """
+        """A member of a group. Fails the test if it gets no share by so many tries."""
         settings = ("rebalance.backoff.ms", backoff_ms, "rebalance.retries.max", tries)
         self.ask("open", name, group, topic, threads, *settings)
 
@@ -235,9 +225,7 @@ class ScalaClients(Process):
         threads: int = 1,
         strategy: str = "range",
     ) -> None:
-        """A member of a group of that name, until it is closed. Fails the test when it does not get
-        its share by so many tries.
-        """
+        """A member of a group. Fails the test if it gets no share by so many tries."""
         settings = ("rebalance.backoff.ms", backoff_ms, "rebalance.max.retries", tries)
         strategies = ("partition.assignment.strategy", strategy)
         self.ask("open", name, group, topic, threads, *settings, *strategies)

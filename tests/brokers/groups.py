@@ -30,9 +30,7 @@ _STRATEGIES = {
 
 
 def with_consumer_protocol(cluster: EmbeddedCluster) -> None:
-    """Have a cluster of 4.0 or later take members of the consumer protocol: one that Kafka's own
-    tool did not format begins without.
-    """
+    """Let a cluster of 4.0 or later, formatted without it, take the consumer protocol."""
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.update_features({"group.version": 1}) == {"group.version": "OK"}
 
@@ -55,9 +53,7 @@ def with_consumer_protocol(cluster: EmbeddedCluster) -> None:
 
 
 def with_session(cluster: EmbeddedCluster, group: str, seconds: int) -> None:
-    """Set the initial rebalance delay of one group of the consumer protocol; its members cannot set
-    it themselves.
-    """
+    """Set the initial rebalance delay of one group of the consumer protocol."""
     wanted = ConfigResource(
         ConfigResourceType.GROUP, group, {"consumer.session.timeout.ms": str(seconds * 1000)}
     )
@@ -135,9 +131,7 @@ class Group:
         )
 
     def is_half_theirs(self, name: str = "java") -> None:
-        """Wait until the release's own member knows that it owns one half: before that it may still
-        report its old assignment.
-        """
+        """Wait until the release's own member knows that it owns one half."""
         assert wait_until(lambda: len(self.java.owns(name)) == PARTITIONS // 2, WITHIN_S), (
             self.java.owns(name)
         )

@@ -54,9 +54,7 @@ class Stage(Protocol):
         """Everything in it, as the release's own simple consumer reads it."""
 
     def ends(self, topic: str) -> dict[str, int]:
-        """What a group has committed that read everything, by the names that logs have in
-        ZooKeeper.
-        """
+        """The committed offsets of a group that read everything, by znode names."""
 
 
 class KafkaStage:
@@ -176,9 +174,7 @@ class JafkaStage:
 def begin(
     version: str, folder: Path, running: ExitStack, cluster: EmbeddedCluster | None = None
 ) -> KafkaStage | JafkaStage:
-    """Start the clients, and servers if no `cluster` of Kafka runs already; started processes end
-    with `running`.
-    """
+    """Start the clients, and servers if there is no `cluster`; `running` ends them."""
     if version == JAFKA:
         return JafkaStage(folder, running)
     return KafkaStage(version, folder, running, cluster)

@@ -36,9 +36,7 @@ def test_an_answer_that_no_record_is_as_late_is_compared_with_the_largest_timest
     times: Sequence[int],
     found: int | None,
 ) -> None:
-    """For a segment without timestamps it uses the file's modification time, and no segment after
-    it.
-    """
+    """It uses the file's modification time for a segment without timestamps."""
     partition = TopicPartition(f"largest-{abs(hash(tuple(times)))}", 0)
     stage.cluster.create_topic(partition.topic, config=SEGMENT)
     broker = stage.cluster.brokers[0]

@@ -95,9 +95,7 @@ def test_a_run_stops_for_a_live_member_of_either_protocol_and_continues_once_it_
     ids=str,
 )
 def release(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedCluster, GroupProtocol]]:
-    """A broker and a protocol of its groups. Before 3.2 it does not inform a static leader of its
-    return.
-    """
+    """A broker and a protocol; before 3.2 static leaders are not informed of their return."""
     version, protocol = request.param
     with EmbeddedCluster(version=version) as cluster:
         if protocol is GroupProtocol.CONSUMER:

@@ -32,9 +32,7 @@ of_both = pytest.mark.parametrize("stage", ["0.8.2.2", "3.9.1"], indirect=True)
 
 @dataclass
 class TwoPlaces:
-    """A pipeline on a topic of a partition for each case, and a client that is not the pipeline's
-    in each of the two places.
-    """
+    """A pipeline on a topic with a partition per case, and another client of each place."""
 
     pipeline: ForeignPipeline
     zookeeper: ZooKeeper

@@ -52,9 +52,7 @@ def test_a_wrapper_that_an_old_consumer_left_in_its_middle_is_read_by_the_rules_
     stage: KafkaStage | JafkaStage,
     make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:
-    """On Kafka each message inside has an offset of its own. On Jafka it has none: who stops inside
-    an entry begins it anew.
-    """
+    """On Jafka a message inside a wrapper has no offset: the entry is begun anew."""
     pipeline = make_pipeline()
     packed = next(write for name, write in stage.writers.items() if name.endswith("gzip"))
     records = many(30)
@@ -69,9 +67,7 @@ def test_a_wrapper_that_an_old_consumer_left_in_its_middle_is_read_by_the_rules_
 def joined(
     stage: KafkaStage | JafkaStage, pipeline: ForeignPipeline, count: int
 ) -> Counter[bytes | None]:
-    """What an old consumer of the pipeline's group reads before it commits and goes: so many
-    messages, in the order it likes.
-    """
+    """What an old consumer of the group reads before it commits and goes."""
     if isinstance(stage, JafkaStage):
         return Counter(stage.clients.join(pipeline.group, pipeline.topic, count))
     assert stage.scala is not None

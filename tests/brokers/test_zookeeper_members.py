@@ -59,9 +59,7 @@ def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_an
 def test_consumers_that_gave_up_because_of_a_late_release_own_their_partitions_again(
     group: Group,
 ) -> None:
-    """No event from outside comes after that: what they lack they get because the late member calls
-    them.
-    """
+    """No event comes after that: the late member must notify them."""
     group.open("a", tries=FEW)
     member = group.member()
     member.join()
@@ -75,9 +73,7 @@ def test_consumers_that_gave_up_because_of_a_late_release_own_their_partitions_a
 
 @of_both_families
 def test_a_consumer_that_a_claim_of_ours_stranded_is_called_when_it_ends(group: Group) -> None:
-    """A run that is no member looks while a consumer is between release and claim, and takes a
-    partition of the group.
-    """
+    """A run that is no member claims a partition between their release and claim."""
     group.open("a", tries=FEW)
     with group.registered("z"):
         assert group.has(a=2), "the partitions of the other registered consumer stay free"

@@ -49,9 +49,7 @@ class Group:
         self.in_order = sorted(self.logs, key=lambda partition: partition.key)
 
     def open(self, name: str, *, tries: int = MANY, backoff_ms: int = BACKOFF_MS) -> None:
-        """A consumer of theirs, once it has its share. Fails the test when it gives up, and then it
-        is a member all the same.
-        """
+        """A consumer of theirs, once it has its share. Fails the test if it gives up."""
         self._opened.callback(self._close_left, name)
         self._clients.open(name, self.name, self.topic, backoff_ms=backoff_ms, tries=tries)
 

@@ -72,9 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _stored(
     kind: str | None, folder: Path
 ) -> Iterator[tuple[StoreServer | None, FaultyWay | None]]:
-    """The store that tables lie in, with its secrets in the environment, and the way to it; None:
-    they lie in folders.
-    """
+    """The store of the tables, with its secrets in the environment; None: folders."""
     if kind is None:
         yield None, None
         return

@@ -33,9 +33,7 @@ def door_of(records: int) -> tuple[str, ...]:
 
 
 def at_verb(stage: Stage, *, verb: str) -> CaseResult:
-    """Killed before a verb of its plan; the pipeline's next run is as if nothing were, and the same
-    command ends it.
-    """
+    """Killed before a verb of its plan; the pipeline runs, and the same command ends it."""
     pipeline = begun_late(stage.pipeline(PARTITIONS), RECORDS)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
@@ -52,9 +50,7 @@ def at_verb(stage: Stage, *, verb: str) -> CaseResult:
 
 
 def many_times(stage: Stage) -> CaseResult:
-    """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range
-    is fetched again but by a kill.
-    """
+    """Killed with its JVM and workers at ten random moments; no range is fetched twice else."""
     pipeline = begun_late(stage.pipeline(PARTITIONS), _MANY_RECORDS, plans=_PLANS_BEYOND_THE_KILLS)
     found, last = killed_at_random(
         pipeline, _MANY_RECORDS, KILLS, least_s=0.0, most_s=2.0, each_loads_some=True
@@ -70,9 +66,7 @@ def many_times(stage: Stage) -> CaseResult:
 def begun_late(
     pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there: bool = False
 ) -> Pipeline:
-    """A pipeline that began after these records, so that all of them are left, in this number of
-    plans.
-    """
+    """A pipeline that began after these records, which are left for this number of plans."""
     pipeline.settings["source"] = {
         **pipeline.settings.get("source", {}),
         "starting_offsets": "latest",
@@ -138,9 +132,7 @@ def _without_repeats(outcomes: str) -> str:
 
 
 def plans_begun(lines: str) -> list[int]:
-    """The plans that a run began to fetch, in order, by its log: one object a line, of which a kill
-    may have cut the last.
-    """
+    """The plans that a run began to fetch, in order, by its log, which a kill may have cut."""
     found = []
     for line in lines.splitlines():
         with contextlib.suppress(ValueError):

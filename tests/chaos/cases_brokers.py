@@ -69,9 +69,7 @@ def three_brokers(folder: Path) -> EmbeddedCluster:
 
 
 def read_last(pipeline: Pipeline) -> int:
-    """The leader that a single task fetches from last: leaders are ordered by their first
-    partitions.
-    """
+    """The leader that a single task fetches from last."""
     leaders = [leader for _, (leader, _) in sorted(partitions_of(pipeline).items())]
     return max(leaders, key=leaders.index)
 
@@ -114,9 +112,7 @@ def slow(pipeline: Pipeline) -> Iterator[None]:
 
 
 def kill_leader(stage: Stage, pipeline: Pipeline, partition: int) -> Kafka:
-    """Kill the broker that leads a partition; it is started again at the latest with the case's
-    end.
-    """
+    """Kill the broker that leads a partition; it is started again at the end of the case."""
     broker = pipeline.cluster.brokers[leader_of(pipeline, partition)]
     stage.at_end.callback(broker.start)
     broker.kill()
@@ -145,9 +141,7 @@ def in_the_middle(
 
 
 def only_broker(stage: Stage, *, comes_back: bool) -> CaseResult:
-    """There is one broker; it is killed in the middle of a fetch, and started again before or after
-    the run has given up.
-    """
+    """The only broker is killed amid a fetch, and returns before or after the run gave up."""
     cluster = stage.another_cluster()
     pipeline = filled(
         stage.pipeline(
@@ -173,9 +167,7 @@ def only_broker(stage: Stage, *, comes_back: bool) -> CaseResult:
 
 
 def leader_killed(stage: Stage) -> CaseResult:
-    """The leader of some partitions is killed in the middle of a fetch and stays away for the next
-    run too.
-    """
+    """A leader is killed amid a fetch and stays away for the next run too."""
     pipeline = replicated(stage, 3)
     broker = pipeline.cluster.brokers[leader_of(pipeline, 0)]
     stage.at_end.callback(broker.start)
@@ -241,9 +233,7 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
 
 
 def loses_its_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
-    """The only replica of some partitions dies in the middle of a fetch, and is away for the next
-    run too.
-    """
+    """The only replica of some partitions dies amid a fetch, and is away for the next run too."""
     pipeline = replicated(stage, 1, on_no_leader=on_no_leader)
     # one task, which reads one leader after the other, and whose rows appear as soon as the first
     # of them is read
@@ -265,9 +255,7 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
 
 
 def starts_without_a_leader(stage: Stage) -> CaseResult:
-    """The first run of a pipeline that starts at the latest record comes while some partitions have
-    no leader.
-    """
+    """The first run, from the latest record on, comes while some partitions have no leader."""
     source = {"starting_offsets": "latest", "on_no_leader": "skip", "wait_for_leader_s": 3}
     pipeline = stage.pipeline(
         partitions=6, cluster=kept("three-brokers", three_brokers), source=source
@@ -308,9 +296,7 @@ def fallen_behind(stage: Stage) -> tuple[Pipeline, Kafka, Kafka]:
 
 
 def unclean(pipeline: Pipeline, first: Kafka, second: Kafka, records: int) -> None:
-    """The broker that lacks records leads, and others are written; the other one comes back and
-    follows it.
-    """
+    """The broker that lacks records leads and others are written; the other one follows it."""
     first.stop()
     second.start()
     wait_for_all(pipeline, 1)
@@ -322,9 +308,7 @@ def unclean(pipeline: Pipeline, first: Kafka, second: Kafka, records: int) -> No
 
 
 def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) -> CaseResult:
-    """The log is cut at 60 of 120; then it is shorter, or longer again, when the next run comes.
-    `verb`: the reset is killed there.
-    """
+    """The log is cut at 60 of 120 and grows again or not. `verb`: the reset is killed there."""
     pipeline, first, second = fallen_behind(stage)
     pipeline.ran()
     rows, after = pipeline.in_table(), held(pipeline)
@@ -344,9 +328,7 @@ def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) ->
 
 
 def elected_between_plan_and_fetch(stage: Stage) -> CaseResult:
-    """The plan is stored, and the end of its ranges is gone before it is fetched: it is given up,
-    and nothing of it was loaded.
-    """
+    """The end of a stored plan's ranges is gone before its fetch: it is given up unloaded."""
     pipeline, first, second = fallen_behind(stage)
     broken_off_before("fetch", pipeline)
     rows, after = pipeline.in_table(), held(pipeline)
@@ -386,9 +368,7 @@ def tail_lost(stage: Stage) -> CaseResult:
 
 
 def tail_lost_of_one(stage: Stage) -> CaseResult:
-    """One of two brokers comes back with half of its logs; the controller has noticed, and the logs
-    are longer again by then.
-    """
+    """One of two brokers returns with half of its logs, which are longer again by then."""
     pipeline, rows, after = loaded_on(
         stage, stage.another_cluster(2, properties={"auto.leader.rebalance.enable": "false"})
     )
@@ -451,9 +431,7 @@ _SMALL_SEGMENTS = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "1"}
 
 
 def lost_segment(stage: Stage) -> CaseResult:
-    """A broker misses one of its segments at its start: no replica has it, and no error is
-    reported.
-    """
+    """A broker misses a segment at its start: no replica has it, and no error is reported."""
     cluster = stage.another_cluster()
     pipeline = stage.pipeline(partitions=1, cluster=cluster, config=_SMALL_SEGMENTS)
     _fill(pipeline)
@@ -477,9 +455,7 @@ def lost_segment(stage: Stage) -> CaseResult:
 
 
 def withheld(stage: Stage) -> CaseResult:
-    """Remote storage (KIP-405) that is slower than the broker waits: it answers without records and
-    without an error.
-    """
+    """Remote storage (KIP-405) is too slow: an answer without records and without an error."""
     storage = stage.folder / "remote"
     storage.mkdir()
     cluster = stage.another_cluster(

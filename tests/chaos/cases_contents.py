@@ -30,9 +30,7 @@ _KEYS = 10
 
 @contextlib.contextmanager
 def transactional(pipeline: Pipeline, number: int = 1) -> Iterator[KafkaProducer]:
-    """A producer that leaves its transaction open when the block ends; the case decides what
-    becomes of it.
-    """
+    """A producer that leaves its transaction open when the block ends."""
     with KafkaProducer(
         bootstrap_servers=pipeline.cluster.bootstrap,
         transactional_id=f"{number}-for-{pipeline.topic}",
@@ -67,9 +65,7 @@ def transaction(
 
 
 def compacted(stage: Stage, *, between: bool = False) -> CaseResult:
-    """Records that a newer one of the same key replaced are gone: before the plan, or between the
-    plan and its fetch.
-    """
+    """Compaction before the plan, or between the plan and its fetch."""
     pipeline = stage.pipeline(partitions=2, config={} if between else _COMPACTING)
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as producer:
         for number in range(600):
@@ -149,9 +145,7 @@ def open_transaction(stage: Stage, *, commits: bool) -> CaseResult:
 
 
 def ends_inside_an_aborted_one(stage: Stage) -> CaseResult:
-    """Caps end three ranges one after the other inside one aborted transaction, with records of
-    others among its own.
-    """
+    """Caps end three ranges inside one aborted transaction, among records of others."""
     pipeline = stage.pipeline(partitions=1, limits={"max_records_per_plan": 25})
     with (
         transactional(pipeline) as producer,

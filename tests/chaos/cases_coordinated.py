@@ -44,9 +44,7 @@ def void(stage: Stage, *, loaded: bool, after_append: bool = False) -> CaseResul
 
 
 def void_each_time(stage: Stage) -> CaseResult:
-    """At each offset commit of the run one consumer leaves and another one joins: it gives up, and
-    the next run reads the rest.
-    """
+    """At each offset commit of the run the group changes: it gives up, the next run goes on."""
     there = BesideMember(stage, stage.pipeline(**SITUATIONS["coordinated"].settings))
     there.pipeline.produce(RECORDS)
     with contextlib.ExitStack() as coming:
@@ -65,9 +63,7 @@ def void_each_time(stage: Stage) -> CaseResult:
 
 
 def killed_as_it_is_void(stage: Stage, *, lost: str) -> CaseResult:
-    """The commit came too late, and the run is killed when it writes that down: ZooKeeper gets
-    that, or does not.
-    """
+    """The commit is rejected, and the run is killed as it stores that."""
     pipeline, proxy = proxied(stage, **SITUATIONS["coordinated"].settings)
     pipeline.settings["zookeeper"]["session_timeout_s"] = _LONGER_THAN_THE_MEMBERSHIP_S
     there = BesideMember(stage, pipeline)
@@ -87,9 +83,7 @@ def killed_as_it_is_void(stage: Stage, *, lost: str) -> CaseResult:
 
 
 def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> CaseResult:
-    """Killed around the commit, and before the next run others have read all of it and beyond: an
-    operator decides.
-    """
+    """Killed around the commit, then others read all of it: an operator decides."""
     there, proxy = staged_at_brokers(stage, "coordinated")
     pipeline = there.pipeline
     assert isinstance(there, BesideMember)

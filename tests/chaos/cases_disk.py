@@ -70,9 +70,7 @@ def disk_full(stage: Stage, *, loaded: bool) -> CaseResult:
 
 
 def no_room_for_the_commit(stage: Stage) -> CaseResult:
-    """All files are written, and the table's log takes no file any more: its disk has no inodes
-    left.
-    """
+    """All files are written, and the disk of the table's log has no inodes left."""
     pipeline = stage.pipeline()
     partition = pipeline.table / "_delta_log"
     pipeline.produce(240)
@@ -86,9 +84,7 @@ def no_room_for_the_commit(stage: Stage) -> CaseResult:
 
 
 def taken_away(stage: Stage, *, taken: str, files: int) -> CaseResult:
-    """When `files` of four are written and the other tasks have their first rows, something may not
-    be written any more; it is given back later.
-    """
+    """When `files` of four are written a folder becomes read-only, until later."""
     pipeline = stage.pipeline(transform=TRANSFORM, spark=_FOUR_TASKS)
     if taken == "disk":
         mounted(stage, pipeline.table, "size=64m")

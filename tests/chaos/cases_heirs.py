@@ -39,9 +39,7 @@ _OUT_OF_SERVICE = (4, 5, 6)
 
 
 def inherited(stage: Stage, *, verb: str, names: tuple[str, ...] = ("renamed",)) -> CaseResult:
-    """The group was renamed, once or again: the run stops, the operator lets it take the place of
-    the one before, and the last run that does so is killed.
-    """
+    """The group was renamed, once or again; the last run that inherits is killed."""
     lives = [stage.pipeline()]
     lives[0].produce(240)
     lives[0].ran()
@@ -68,9 +66,7 @@ def inherited(stage: Stage, *, verb: str, names: tuple[str, ...] = ("renamed",))
 
 
 def old_copy(stage: Stage, *, verb: str) -> CaseResult:
-    """An old copy of the table is restored and accepted; the next run is killed; the given-up rows
-    stay away, and `verify` knows it.
-    """
+    """An old copy of the table is restored and accepted; the next run is killed."""
     pipeline = stage.pipeline()
     copy = pipeline.folder / "copy"
     for run in range(3):
@@ -91,9 +87,7 @@ def old_copy(stage: Stage, *, verb: str) -> CaseResult:
 
 
 def made_by_ddl(stage: Stage) -> CaseResult:
-    """Plan 1 is stored, its run is killed, another writer creates the table; once that is accepted
-    the table takes the records.
-    """
+    """Plan 1 is stored, its run is killed, another writer creates the table."""
     pipeline = stage.pipeline()
     pipeline.produce(120)
     kill_before(pipeline, "fetch")
@@ -139,9 +133,7 @@ def inherited_while_writing(stage: Stage) -> CaseResult:
 
 
 def retired_under_a_sleeper(stage: Stage, *, first_plan: bool, dies_at: str = "") -> CaseResult:
-    """Its pipeline is retired, and another one of the group loads the topic: in the place of the
-    first, or where that loaded nothing.
-    """
+    """Its pipeline is retired, and another one of the group loads the topic."""
     old = stage.pipeline()
     if first_plan:  # the table exists, created by a pipeline with another topic, which is empty
         stranger = old.under("stranger", topic=f"{old.topic}-other", produced=0)
@@ -182,9 +174,7 @@ def _overtaken_by_an_heir(old: Pipeline, zombie: Driver, dies_at: str = "") -> C
 
 
 def _woken(old: Pipeline, heir: Pipeline, zombie: Driver, after: str) -> CaseResult:
-    """The heir loads, the sleeper wakes up; the table has each record once, and the heir can prove
-    it.
-    """
+    """The heir loads, the sleeper wakes up; each record is there once, and proven."""
     heir.ran()
     zombie.wake_all()
     woken = ended(zombie.wait(), *_OUT_OF_SERVICE)
@@ -198,9 +188,7 @@ def _woken(old: Pipeline, heir: Pipeline, zombie: Driver, after: str) -> CaseRes
 
 
 def paused_before_its_plan(stage: Stage) -> CaseResult:
-    """One has looked and found itself alone, and is paused; the other one loads; then the first
-    wakes up.
-    """
+    """One found itself alone and is paused; the other one loads; then the first wakes up."""
     loading, late = _two_pipelines(stage)
     with Driver(late, sends=(signal.SIGSTOP, "store")) as driver:
         driver.wait_until_paused()
@@ -219,9 +207,7 @@ def paused_before_its_plan(stage: Stage) -> CaseResult:
 
 
 def killed_behind_its_plan(stage: Stage) -> CaseResult:
-    """The one that won is killed when its plan is stored, and never comes back; the operator
-    retires it and the other one loads.
-    """
+    """The one that won is killed with its stored plan; an operator retires it."""
     killed, other = _two_pipelines(stage)
     after = kill_before(killed, "fetch")
     refused = ended(other.run(), 2)

@@ -113,9 +113,7 @@ def _filled(pipeline: Pipeline) -> list[OldLog]:
 
 
 def _let_expire(partition: OldLog) -> int:
-    """Make all but the last two files of a log old, wait until the broker has deleted them, and
-    return the new log start.
-    """
+    """Make all but the last two files of a log old; return the new log start."""
     files = _files(partition)
     assert len(files) > 4, files
     for path in files[:-2]:

@@ -38,9 +38,7 @@ _SOON_S = 60.0
 def moved_between(
     stage: Stage, *, to: int | None, on_offset_changed: str, follows: bool = False
 ) -> CaseResult:
-    """After two runs that left every offset at 60, one of them is moved, while there is more to
-    read.
-    """
+    """After two runs, with more to read, one of the offsets is moved."""
     pipeline = stage.pipeline(group={"on_offset_changed": on_offset_changed})
     for records in (80, 160):
         pipeline.produce(records)
@@ -54,9 +52,7 @@ def moved_between(
 def moved_during(
     stage: Stage, *, to: int, on_offset_changed: str, follows: bool = False, loaded: bool = False
 ) -> CaseResult:
-    """While the rows of a run are written, one offset is moved; the run reports it, and the next
-    one decides by policy.
-    """
+    """One offset is moved while rows are written; the next run decides by policy."""
     before = 20 if loaded else 0
     pipeline = stage.pipeline(
         group={"on_offset_changed": on_offset_changed},
@@ -99,9 +95,7 @@ def _decided(
 
 
 def asleep_between_look_and_commit(stage: Stage, *, scene: str) -> CaseResult:
-    """Paused after it has read the offsets and before its commit: a second driver commits higher
-    ones, then the first one continues.
-    """
+    """Paused between reading the offsets and its commit: a second driver commits higher ones."""
     there, proxy = staged_at_brokers(stage, scene)
     pipeline = there.pipeline
     with (
@@ -177,9 +171,7 @@ def forgotten(stage: Stage, *, scene: str, verb: str | None = None) -> CaseResul
 
 
 def somebody_joined(stage: Stage, *, scene: str) -> CaseResult:
-    """A consumer joins Kafka's group while a run writes: it alone may commit, and the next run
-    moves our offsets once it has left.
-    """
+    """A consumer joins Kafka's group while a run writes: it alone may commit until it left."""
     there = staged(stage, scene)
     pipeline = there.pipeline
     prepare(pipeline, loaded=True)

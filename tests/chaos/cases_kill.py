@@ -48,9 +48,7 @@ KILLS: Mapping[str, Callable[[Driver], None]] = {"all": Driver.kill_all, "driver
 
 
 def while_writing(stage: Stage, *, half: bool, kill: str, loaded: bool = False) -> CaseResult:
-    """Killed when no file is there, or `half` of them, and the other tasks have rows that are not
-    written.
-    """
+    """Killed when no file is there, or `half` of them, and other tasks have unwritten rows."""
     pipeline, files = held_pipeline(stage, loaded), _files(stage, half)
     before, version = complete_files(pipeline), commits(pipeline)
     with amid_its_files(stage, pipeline, files) as (driver, _):
@@ -62,9 +60,7 @@ def while_writing(stage: Stage, *, half: bool, kill: str, loaded: bool = False) 
 
 
 def before_the_commit(stage: Stage, *, kill: str, loaded: bool = False) -> CaseResult:
-    """Killed when all files are written and there is no commit; a moment so short that it takes
-    several attempts at times.
-    """
+    """Killed between the last file and the commit; a short moment that needs several attempts."""
     for _ in range(_ATTEMPTS):
         pipeline = held_pipeline(stage, loaded)
         hold = _last_hold(stage, pipeline)
@@ -121,9 +117,7 @@ def _interrupted(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
 
 
 def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> CaseResult:
-    """Killed before a verb; the topic grows; the very next run must leave nothing, without a second
-    one after it.
-    """
+    """Killed before a verb; the topic grows; the very next run must leave nothing."""
     pipeline = stage.pipeline()
     prepare(pipeline, loaded)
     after = kill_before(pipeline, verb)
@@ -182,9 +176,7 @@ def started_together(stage: Stage, *, times: int, fresh: bool) -> CaseResult:
 
 
 def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> CaseResult:
-    """Two drivers that both passed the lock, as the first lost its session, continue at the same
-    moment from the same verb.
-    """
+    """Two drivers that both passed the lock continue at the same moment from the same verb."""
 
     def ends(pipeline: Pipeline, number: int) -> list[str]:
         two = list[Driver]()
@@ -230,9 +222,7 @@ def _again_and_again(
 
 
 def held_pipeline(stage: Stage, loaded: bool) -> Pipeline:
-    """A pipeline whose tasks can be held, with records to read; a partition and a file for each
-    task.
-    """
+    """A pipeline whose tasks can be held; a partition and a file for each task."""
     pipeline = stage.pipeline(partitions=stage.writes.tasks, **stage.writes.held)
     prepare(pipeline, loaded, stage.writes.tasks)
     return pipeline
@@ -251,9 +241,7 @@ def _last_hold(stage: Stage, pipeline: Pipeline) -> Hold:
 def _stopped_before_the_commit(
     stage: Stage, driver: Driver, pipeline: Pipeline, hold: Hold
 ) -> bool:
-    """Let the held tasks end, and stop who commits between its last file and its commit; whether
-    that was in time.
-    """
+    """True if the driver was stopped between its last file and its commit."""
     tasks, before, version = stage.writes.tasks, complete_files(pipeline), commits(pipeline)
     driver.wait_for("the end of every task", lambda: len(hold.workers()) == tasks)
     commits_it = driver.jvm() if stage.writes.passes_the_jvm else driver.process.pid

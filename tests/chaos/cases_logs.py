@@ -75,9 +75,7 @@ def planned(why: str) -> list[Gone]:
 
 
 def give_up(pipeline: Pipeline, result: CommandResult, on_data_loss: str, *then: str) -> None:
-    """After a run that found offsets gone: with `fail` it stopped and nothing has changed, and the
-    advice of its error is followed.
-    """
+    """With `fail` the run stopped and changed nothing; follow the advice of its error."""
     if on_data_loss == "fail":
         stopped(result, 5, "are gone", "on_data_loss: skip")
         pipeline.settings["source"]["on_data_loss"] = "skip"
@@ -108,9 +106,7 @@ def expired_before_fetch(
 
 
 def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> CaseResult:
-    """An operator skips offsets of a stored plan; then the start of its range is deleted; then the
-    plan is superseded once more.
-    """
+    """Skipped offsets of a stored plan, then an expired start, then superseded once more."""
     pipeline = prepared(stage, on_data_loss="skip")
     before, gone = pipeline.in_topic(), 60 + _GONE
     skip = f"{pipeline.topic}:1:{gone + 10}-{gone + 20}"
@@ -165,9 +161,7 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> CaseResult:
 def then_skipped(
     pipeline: Pipeline, result: CommandResult, on_data_loss: str
 ) -> tuple[str, CommandResult]:
-    """After a run that found offsets gone in the middle of its fetch: what the table held, and what
-    the next run did.
-    """
+    """After a run that missed offsets amid its fetch: the table's rows, and the next run."""
     if on_data_loss == "fail":
         stopped(result, 5, "ExpiredOffsets", "source.on_data_loss")
         after, next_run = held(pipeline), pipeline.run()
@@ -194,9 +188,7 @@ def expired_between_runs(stage: Stage, *, on_data_loss: str) -> CaseResult:
 def _during_fetch(
     stage: Stage, change: Callable[[Pipeline], None], **source: Any
 ) -> tuple[Pipeline, CommandResult]:
-    """A run whose third fetch is answered only after `change`, and that has many more fetches to
-    send.
-    """
+    """A run whose third fetch is answered only after `change`, with many more to send."""
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
     servers = f"127.0.0.1:{cluster.proxy.port}"
     source = {"bootstrap_servers": servers, "fetch_max_bytes": 4096, **source}
@@ -270,9 +262,7 @@ def deleted(stage: Stage, *, stored: bool) -> CaseResult:
 def _accepted(
     pipeline: Pipeline, rows: Counter[Row], after: str, result: CommandResult
 ) -> CaseResult:
-    """The table still has the rows of the first topic; accepted, as the error advises, the second
-    one is read completely as its second incarnation.
-    """
+    """The second topic, once accepted, is read completely as the second incarnation."""
     assert (pipeline.in_table() if rows else Counter()) == rows
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "topic_changes_accepted")

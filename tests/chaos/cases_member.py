@@ -34,9 +34,7 @@ def _nobody_owns(other: OtherConsumer) -> None:
 
 
 def _another_owns(other: OtherConsumer, *, as_we_do: bool = False) -> None:
-    """It claims a partition of ours, so that its owner node is like ours or not, and reads on,
-    until ours has let go of its share.
-    """
+    """It claims a partition of ours and reads on until ours has released its share."""
     if as_we_do:
         other.claim_as_we_do(_PARTITION)
     else:
@@ -83,9 +81,7 @@ def void(
 
 
 def void_each_time(stage: Stage) -> CaseResult:
-    """Just before each offset commit of the run another client commits: the run gives up, and the
-    next one reads the rest.
-    """
+    """Before each offset commit of the run another client commits: the run gives up."""
     pipeline = _joining(stage, loaded=False)
     with OtherConsumer(pipeline) as other:
         commits = partial(_another_commits, other)
@@ -97,9 +93,7 @@ def void_each_time(stage: Stage) -> CaseResult:
 
 
 def set_back(stage: Stage, *, to: int | None) -> CaseResult:
-    """At the last moment the offset goes below the table's rows: the run stops, and the offset is
-    set back by hand.
-    """
+    """At the last moment the offset goes below the table's rows: the run stops."""
     pipeline = _joining(stage, loaded=True)
     ours = pipeline.committed()[_PARTITION]
     result = run_disturbed(pipeline, "store", lambda world: set_offset(pipeline, _PARTITION, to))
@@ -112,9 +106,7 @@ def set_back(stage: Stage, *, to: int | None) -> CaseResult:
 
 
 def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> CaseResult:
-    """At the last moment the session ends, or another client deletes the driver's node: the run
-    starts again with another session.
-    """
+    """At the last moment the session or the driver's node is lost: the run starts again."""
     pipeline = _joining(stage, loaded=loaded)
 
     def lose(world: LiveServices) -> None:
@@ -133,9 +125,7 @@ def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> CaseResul
 
 
 def void_and_lost(stage: Stage, *, is_killed: bool) -> CaseResult:
-    """The offset commit reaches ZooKeeper after another one's, and the run never learns that it was
-    rejected, or is dead by then.
-    """
+    """The commit is rejected, and the run never learns it, or is dead by then."""
     pipeline, proxy = proxied(stage, group=JOIN)
     prepare(pipeline, loaded=True)
     with OtherConsumer(pipeline) as other, stage.writing(pipeline), Driver(pipeline) as driver:
@@ -158,9 +148,7 @@ def void_and_lost(stage: Stage, *, is_killed: bool) -> CaseResult:
 
 
 def killed_while_it_registers(stage: Stage) -> CaseResult:
-    """Killed when it is registered and owns nothing: the other one, which was alone, has not
-    released its partitions yet.
-    """
+    """Killed when registered without partitions: the other member has not released any yet."""
     there = BesideConsumer(stage, stage.pipeline(group=JOIN))
     with there.going_on(loaded=False):
         there.other.claim(0, 1)
@@ -189,9 +177,7 @@ def killed_while_fetching(stage: Stage, *, all_at_once: bool) -> CaseResult:
 
 
 def taken_after_the_append(stage: Stage) -> CaseResult:
-    """Between append and commit another consumer owns a partition of ours, reads on from the
-    group's offset and lets go.
-    """
+    """Between append and commit another consumer reads a partition of ours, and releases it."""
     pipeline = _joining(stage, loaded=True, commit_when="after_append")
     with OtherConsumer(pipeline) as other:
 
@@ -217,9 +203,7 @@ def _joining(stage: Stage, *, loaded: bool, **join: str) -> Pipeline:
 
 
 def _voids(pipeline: Pipeline) -> int:
-    """The number of rejected commits of the last run, by its report, which exists however a run
-    ends.
-    """
+    """The number of rejected commits of the last run, by its report."""
     newest = max(
         (pipeline.folder / "reports").glob("*.json"), key=lambda path: path.stat().st_mtime_ns
     )

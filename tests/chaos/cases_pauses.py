@@ -30,9 +30,7 @@ _PAUSED_AT = 100
 
 
 def killed_then_paused(stage: Stage, *, verb: str, then: str) -> CaseResult:
-    """Killed before a verb, and paused: the stored plan is executed completely, and after it the
-    partition rests until it is resumed.
-    """
+    """Killed before a verb, and paused: the stored plan is executed completely."""
     pipeline = stage.pipeline()
     prepare(pipeline, loaded=True)
     with stage.writing(pipeline) as writer:
@@ -45,9 +43,7 @@ def killed_then_paused(stage: Stage, *, verb: str, then: str) -> CaseResult:
 
 
 def paused_then_killed(stage: Stage, *, verb: str, then: str) -> CaseResult:
-    """A run that leaves a paused log is killed; it is resumed before the next one, which finishes
-    the plan as it is stored.
-    """
+    """A run that leaves a paused log is killed; it is resumed before the next one."""
     pipeline = stage.pipeline()
     prepare(pipeline, loaded=True)
     pause(pipeline)
@@ -59,9 +55,7 @@ def paused_then_killed(stage: Stage, *, verb: str, then: str) -> CaseResult:
 
 
 def paused_under_a_sleeper(stage: Stage, *, verb: str) -> CaseResult:
-    """The driver sleeps past its session, a partition that its plan reads or would read is paused,
-    a second driver runs, the first continues.
-    """
+    """The driver sleeps past its session, its partition is paused, a second driver runs."""
     pipeline = stage.pipeline()
     prepare(pipeline, loaded=True)
     with (
@@ -77,9 +71,7 @@ def paused_under_a_sleeper(stage: Stage, *, verb: str) -> CaseResult:
 
 
 def answer_lost(stage: Stage, *, command: str, lost: str) -> CaseResult:
-    """The connection breaks as the pause, or its end, is written; the repeated command has the same
-    result.
-    """
+    """The connection breaks as a pause or its end is written; the command is repeated."""
     pipeline, proxy = proxied(stage)
     prepare(pipeline, loaded=True)
     if command == "resume":
@@ -100,9 +92,7 @@ def answer_lost(stage: Stage, *, command: str, lost: str) -> CaseResult:
 
 
 def ledger_lost(stage: Stage) -> CaseResult:
-    """All of ZooKeeper's content is lost while a partition is paused: the ledger is restored from
-    the table, the pause is not, and that is reported.
-    """
+    """The ledger is lost and restored from the table; the pause is not, which is reported."""
     case = apart(stage)
     pause(case.pipeline)
     case.pipeline.ran()
@@ -114,9 +104,7 @@ def ledger_lost(stage: Stage) -> CaseResult:
 
 
 def expired_meanwhile(stage: Stage) -> CaseResult:
-    """Retention deletes records of a paused partition: no run stops for it, and the one after the
-    resume skips and reports them.
-    """
+    """Retention deletes records of a paused partition: reported after the resume."""
     pipeline = stage.pipeline(source={"on_data_loss": "skip"})
     prepare(pipeline, loaded=True)
     pause(pipeline)
@@ -135,9 +123,7 @@ def expired_meanwhile(stage: Stage) -> CaseResult:
 
 
 def paused_by_a_member(stage: Stage, *, verb: str | None = None) -> CaseResult:
-    """A member that owns a paused log leaves its offset where it is; another consumer that has the
-    log meanwhile reads on.
-    """
+    """A member that owns a paused log keeps its offset; another consumer reads on."""
     pipeline = stage.pipeline(group=JOIN)
     prepare(pipeline, loaded=True)
     pause(pipeline)

@@ -39,9 +39,7 @@ def marked(rows: DataFrame) -> DataFrame:
 
 
 def at_verb(stage: Stage, *, verb: str, is_done: bool) -> CaseResult:
-    """Killed before a verb; the next run executes the stored plan, and `is_done` is True if that
-    replaces the rows.
-    """
+    """Killed before a verb; `is_done`: the next run replaces the rows by the stored plan."""
     pipeline = _loaded(stage)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
@@ -54,9 +52,7 @@ def at_verb(stage: Stage, *, verb: str, is_done: bool) -> CaseResult:
 
 
 def many_times(stage: Stage) -> CaseResult:
-    """Killed, with its JVM and workers, at twenty moments spread over all of its way; then once
-    more to its end.
-    """
+    """Killed with its JVM and workers at twenty moments spread over its way."""
     pipeline = _loaded(stage)
     with Driver(pipeline, door=_door(pipeline)) as driver:
         began = time.monotonic()
@@ -93,9 +89,7 @@ def _is_killed(pipeline: Pipeline, moment_s: float) -> bool:
 
 
 def _loaded(stage: Stage) -> Pipeline:
-    """Loaded by two plans, through both of which the interval goes; and from now on rows are
-    marked.
-    """
+    """Loaded by two plans, which the interval crosses; from now on rows are marked."""
     pipeline = stage.pipeline(PARTITIONS)
     for _ in range(2):
         pipeline.produce(LOADED)

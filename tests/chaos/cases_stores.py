@@ -18,9 +18,7 @@ _WITHOUT_END = 10_000
 
 
 def killed(stage: Stage, *, fault: str, loaded: bool) -> CaseResult:
-    """SIGKILL for the whole group during the put of its commit; a held put never arrives, an
-    executed one was.
-    """
+    """SIGKILL for the whole group during the put of its commit."""
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit(fault))
     with stage.writing(pipeline), Driver(pipeline) as driver:
@@ -33,9 +31,7 @@ def killed(stage: Stage, *, fault: str, loaded: bool) -> CaseResult:
 
 
 def arrives_late(stage: Stage, *, loaded: bool, amid_the_next_run: bool = False) -> CaseResult:
-    """The put of a killed run arrives when the next run has done the work, or is about to append
-    the same plan.
-    """
+    """The put of a killed run arrives after the next run's work, or during it."""
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit("late"))
 
@@ -56,9 +52,7 @@ def arrives_late(stage: Stage, *, loaded: bool, amid_the_next_run: bool = False)
 
 
 def asleep(stage: Stage, *, fault: str, loaded: bool) -> CaseResult:
-    """Paused past its session during the put of its commit, a second driver does the work, the put
-    or its answer arrives, the first continues.
-    """
+    """Paused past its session during the put of its commit; a second driver does the work."""
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit(fault))
     with stage.writing(pipeline), short_session(pipeline), Driver(pipeline) as zombie:
@@ -84,9 +78,7 @@ def half_of_a_file(stage: Stage) -> CaseResult:
 def answered(
     stage: Stage, *, put: str, fault: str, loaded: bool = True, each_time: bool = False
 ) -> CaseResult:
-    """The store answers so to the put of a commit or of a file while a run is at work; then it is
-    well again.
-    """
+    """The store answers so to one put of a commit or of a file."""
     pipeline, way, _ = _ready(stage, loaded)
     rule = way.commit if put == "commit" else way.file
     with stage.writing(pipeline):

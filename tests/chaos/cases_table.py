@@ -59,9 +59,7 @@ def loaded(stage: Stage, runs: int = 2, **settings: Any) -> Pipeline:
 
 
 def changed_between(stage: Stage, *, change: str) -> CaseResult:
-    """Another writer changes the table after two runs; the next one stops, the rows are restored,
-    the change is accepted.
-    """
+    """Another writer changes the table: the next run stops, then the change is accepted."""
     pipeline = loaded(stage)
     before = table_of(pipeline).version()
     BETWEEN[change](pipeline)
@@ -163,9 +161,7 @@ def replaced_in_place(stage: Stage) -> CaseResult:
 
 
 def copied(stage: Stage) -> CaseResult:
-    """A copy of the rows without our commits: as a clone, it has the rows and no transaction
-    version.
-    """
+    """A copy of the rows without our commits, as a clone."""
     pipeline = loaded(stage)
     ours = _moved_away(pipeline)
     write_deltalake(str(pipeline.table), DeltaTable(str(ours)).to_pyarrow_table())
@@ -238,9 +234,7 @@ def _remove_all(pipeline: Pipeline) -> None:
 
 
 def _restore_first(pipeline: Pipeline) -> None:
-    """A RESTORE that takes rows away needs an older version: the first run made version 0, an empty
-    append makes 1.
-    """
+    """A RESTORE that removes rows needs an older version: an empty append makes 1."""
     table = table_of(pipeline)
     table.delete("offset < 5")
     table_of(pipeline).restore(table.version() - 1)
@@ -255,9 +249,7 @@ DURING: Mapping[str, Callable[[Pipeline], None]] = {
 
 
 def _put_back(pipeline: Pipeline, result: CommandResult) -> None:
-    """The append is in the table, the rows of the plan before are not: the run stopped, and a
-    person puts them back.
-    """
+    """The rows of the plan before are not in the table: a person puts them back."""
     stopped(result, 5, "Since our last commit the")
     place = ["partition", "offset"]
     first = DeltaTable(str(pipeline.table), version=0).to_pyarrow_table()
@@ -270,9 +262,7 @@ def _put_back(pipeline: Pipeline, result: CommandResult) -> None:
 
 
 def history_cleaned(stage: Stage) -> CaseResult:
-    """Only checkpoints cover the commit whose offsets were not committed; its result is counted
-    from the current rows.
-    """
+    """Only checkpoints cover the commit; its result is counted from the current rows."""
     pipeline = loaded(stage)
     pipeline.produce(80)
     after = kill_before(pipeline, "record")

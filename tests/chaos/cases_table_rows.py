@@ -56,9 +56,7 @@ class ReadBySpark(Pipeline):
 
 
 def mapped(stage: Stage, *, mode: str, are_gone: bool) -> CaseResult:
-    """A table with column mapping and deletion vectors; where `are_gone`, OPTIMIZE and VACUUM
-    follow the kill.
-    """
+    """A table with column mapping and deletion vectors; `are_gone`: then OPTIMIZE and VACUUM."""
     pipeline = ReadBySpark(**vars(stage.pipeline(table={"partition_by": ["partition"]})))
     table = f"delta.`{pipeline.table}`"
     properties = f"'delta.columnMapping.mode' = '{mode}', 'delta.enableDeletionVectors' = 'true'"

@@ -42,9 +42,7 @@ _RECORDS = 200
 
 @dataclass
 class Apart:
-    """A pipeline with its ledger in a separate ZooKeeper; one plan is in its table, and there is
-    something new to read.
-    """
+    """A pipeline with its ledger in a separate ZooKeeper, one plan, and records to read."""
 
     stage: Stage
     pipeline: Pipeline
@@ -124,9 +122,7 @@ def down_for_a_while(stage: Stage, server: ZooKeeper) -> None:
 
 
 def expired(stage: Stage, *, verb: str) -> CaseResult:
-    """A client that knows its id and password ends the driver's session; the driver has noticed it
-    when the verb begins.
-    """
+    """Another client ends the driver's session, and the driver has noticed it."""
     case = apart(stage)
     return case.disturbed(verb, partial(end_session, case.server.connect))
 
@@ -159,9 +155,7 @@ def restarted_with_the_brokers(stage: Stage) -> CaseResult:
 
 
 def end_session(connect: str, world: LiveServices) -> None:
-    """Any client that knows a session's id and password can end it; its owner has noticed it when
-    this returns.
-    """
+    """End a session by its id and password; its owner has noticed it at the end."""
     session: Session = world.zookeeper
     lose_session(session, connect)
     assert wait_until(lambda: session.life.is_over, _NOTICED_WITHIN_S), (
@@ -170,9 +164,7 @@ def end_session(connect: str, world: LiveServices) -> None:
 
 
 def older_copy(stage: Stage, *, killed_before: str | None = None) -> CaseResult:
-    """The copy is made after a run, or after a run was killed; more runs follow, and then the copy
-    is restored.
-    """
+    """A copy is made after a run or a kill, more runs follow, then it is restored."""
     case = apart(stage)
     if killed_before:
         kill_before(case.pipeline, killed_before)

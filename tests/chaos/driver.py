@@ -91,9 +91,7 @@ class Driver:
     def wait_for(
         self, what: str, is_so: Callable[[], bool], within_s: float = ENDS_WITHIN_S
     ) -> None:
-        """Wait until something is visible from outside. Raises AssertionError with the run's output
-        if it ended before.
-        """
+        """Wait until something is visible from outside. Raises AssertionError if the run ended."""
         wait_until(lambda: self.process.poll() is not None or is_so(), within_s)
         if not is_so():
             result = self.wait() if self.process.poll() is not None else None
@@ -121,9 +119,7 @@ class Driver:
         return of_session(self.process.pid)
 
     def kill(self) -> None:
-        """SIGKILL for the driver alone. Its JVM learns of it by its standard input, and has time to
-        do something meanwhile.
-        """
+        """SIGKILL for the driver alone; its JVM has some time left."""
         send(self.process.pid, signal.SIGKILL)
         self.wait()
 
@@ -169,9 +165,7 @@ def was_killed(result: CommandResult) -> CommandResult:
 
 @contextlib.contextmanager
 def killed_before(pipeline: Pipeline, verb: str, *door: str) -> Iterator[Driver]:
-    """A run, or the command `door`, that has killed itself before a verb. Its JVM and its workers
-    may go on until the block ends.
-    """
+    """A run or command that has killed itself before a verb, with its JVM until the block ends."""
     with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door or ("run",)) as driver:
         was_killed(driver.wait())
         yield driver
@@ -213,9 +207,7 @@ def amid_its_files(
 
 
 def owned(pipeline: Pipeline) -> list[str]:
-    """The partitions that have an owner in ZooKeeper now: those of a dead driver have one until its
-    session ends.
-    """
+    """The partitions that have an owner in ZooKeeper now."""
     with pipeline.zookeeper() as client:
         path = f"/consumers/{pipeline.group}/owners/{pipeline.topic}"
         return sorted(client.get_children(path)) if client.exists(path) else []

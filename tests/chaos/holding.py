@@ -98,9 +98,7 @@ def held(rows: DataFrame) -> DataFrame:
 
 
 def held_batch(batch: RecordBatch) -> RecordBatch:
-    """The rows as they are. Tasks are numbered as their first rows come: by partitions two brokers
-    of Jafka would have the same.
-    """
+    """The rows as they are; tasks are numbered as their first rows come."""
     folder = os.environ.get(_FOLDER)
     if folder is None or not batch.num_rows or os.getpid() in _SEEN:
         return batch

@@ -21,9 +21,7 @@ _kept: dict[str, tuple[AbstractContextManager[Any], ExitStack]] = {}
 
 
 def kept(name: str, make: Callable[[Path], _Servers]) -> _Servers:
-    """The running servers of this name, made in a folder by `make` when they are not there; any
-    others are stopped.
-    """
+    """The running servers of this name, made by `make` if needed; any others are stopped."""
     if name not in _kept:
         _end()
         ends = ExitStack()

@@ -39,9 +39,7 @@ class Lives:
 
 
 def second_life(rows: Counter[Row], starts: Mapping[int, int]) -> Counter[Row]:
-    """The topic's rows from these offsets on, as the second incarnation of their partitions; the
-    rows before belong to no incarnation.
-    """
+    """The topic's rows from these offsets on, as the second incarnation."""
     return Counter(
         {
             (p + _LIFE, offset, value): n

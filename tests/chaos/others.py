@@ -33,9 +33,7 @@ _SOON_S = 60.0
 
 
 class OtherConsumer:
-    """`with OtherConsumer(pipeline, connect) as other`: its session; with it go its registration
-    and its owner nodes.
-    """
+    """A ZooKeeper session with its registration and its owner nodes."""
 
     def __init__(self, pipeline: Pipeline, connect: str | None = None) -> None:
         self._pipeline, self._paths = pipeline, GroupPaths(pipeline.group)
@@ -98,9 +96,7 @@ class OtherConsumer:
             self._client.delete(self._owner(partition))
 
     def let_go_behind_us(self, partition: int) -> None:
-        """Own it until no other partition of the topic has an owner: until our run has released its
-        assignment.
-        """
+        """Own it until our run has released its assignment."""
 
         def wait() -> None:
             if wait_until(lambda: self.owned() == [partition], _SOON_S):

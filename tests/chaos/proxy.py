@@ -44,9 +44,7 @@ Spoil = Callable[["Link", bytes], bool]
 
 
 class Proxy:
-    """`with Proxy() as proxy`: listens on `proxy.port` and passes on to `proxy.target` once that is
-    set.
-    """
+    """`with Proxy() as proxy`: forwards `proxy.port` to `proxy.target` once that is set."""
 
     def __init__(self) -> None:
         self.target = 0
@@ -77,9 +75,7 @@ class Proxy:
     def spoil(
         self, spoil: Spoil, *, api: int | None = FETCH, after: int = 0, times: int | None = None
     ) -> None:
-        """Spoil the answers to `api` (None: all) from now on: pass `after` of them, then spoil
-        `times` (None: all that come).
-        """
+        """Spoil `times` answers to `api` (None: all) after `after` of them."""
         with self._order:
             self._spoiling = _Spoiling(spoil, api, after, times)
 
@@ -150,9 +146,7 @@ class Link:
         return self._proxy.how(int.from_bytes(request[4:6], "big"))(self, answer)
 
     def wait(self, seconds: float) -> bool:
-        """Whether the client is still there after that time; what it sends meanwhile stays to be
-        read.
-        """
+        """True if the client is still there after that time."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not self.closed.is_set():
             self.client.settimeout(min(left, 0.2))

@@ -60,9 +60,7 @@ class Scene:
 
 
 class OffsetsInKafka(Scene):
-    """Each committed offset is at the end of the table's rows, in Kafka and in ZooKeeper if it is
-    kept there, too.
-    """
+    """Each committed offset is at the end of the table's rows, in every place that has it."""
 
     def finish(self, after: str, next_run: CommandResult | str) -> CaseResult:
         reported = super().finish(after, next_run)
@@ -140,9 +138,7 @@ class BesideMember(Scene):
         """The coordinator knows the owners."""
 
     def struck_run(self) -> CommandResult:
-        """Records come when its share is its own: what others have read before may be all there
-        was.
-        """
+        """New records come when its share is its own."""
         return run_disturbed(self.pipeline, "observe", lambda world: self.pipeline.produce(RECORDS))
 
     def finish(self, after: str, next_run: CommandResult | str) -> CaseResult:
@@ -168,9 +164,7 @@ def shared(
     after: str,
     next_run: CommandResult | str,
 ) -> CaseResult:
-    """The check of a topic that others read, too, after they have left. The package's own proof has
-    to come to the same.
-    """
+    """The check of a topic that others read, too, compared with `etl verify`."""
     pipeline.ran()
     ended(pipeline.door("verify"), 0)
     if pipeline.settings["group"].get("join", {}).get("commit_when") == "after_append":

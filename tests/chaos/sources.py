@@ -134,9 +134,7 @@ def log_starts(pipeline: Pipeline) -> dict[int, int]:
 
 
 def set_offset(pipeline: Pipeline, partition: int, offset: int | None) -> None:
-    """What an old consumer does when it commits: whatever was there is overwritten. None: its znode
-    is deleted.
-    """
+    """Overwrite an offset as an old consumer's commit does. None: its znode is deleted."""
     path = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{partition}"
     with pipeline.zookeeper() as client:
         if offset is None:

@@ -354,9 +354,7 @@ _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
 
 def held(pipeline: Pipeline) -> str:
-    """What the table holds now, from its files and its log alone: the newest plan's number, its
-    rows, its version.
-    """
+    """The table's newest plan, rows and version, by its files and log alone."""
     commits, files = (
         _log(pipeline),
         sum(path.endswith(".parquet") for path in pipeline.table_files()),

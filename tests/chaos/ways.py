@@ -60,9 +60,7 @@ def killed(
     scene: str = "alone",
     loaded: bool = False,
 ) -> CaseResult:
-    """Killed before a verb; the next run's outcomes must have `then`, or the kill was not where it
-    should be.
-    """
+    """Killed before a verb; the next run's outcomes must have `then`."""
     there = staged(stage, scene)
     with there.going_on(loaded):
         with killed_before(there.pipeline, verb):
@@ -91,9 +89,7 @@ def killed_at_request(
     stored: int | None = None,
     then: Collection[str] = (),
 ) -> CaseResult:
-    """Killed when a request is under way to ZooKeeper, which gets it or does not; `stored`: how
-    many plans there are then.
-    """
+    """Killed during a request to ZooKeeper; `stored`: the number of plans then."""
     there, proxy = staged_at_zookeeper(stage, scene)
     with there.going_on(loaded), Driver(there.pipeline) as driver:
         lose_at_death(proxy, driver, Lost(lost), REQUESTS[request]())
@@ -107,9 +103,7 @@ def killed_at_request(
 
 
 def killed_at_answer(stage: Stage, *, api: str, scene: str, loaded: bool = False) -> CaseResult:
-    """Killed after the coordinator has executed the request, before its answer; with `dual`
-    ZooKeeper does not have its offsets yet.
-    """
+    """Killed after the coordinator executed the request, before its answer."""
     there, proxy = staged_at_brokers(stage, scene)
     with there.going_on(loaded), Driver(there.pipeline) as driver:
         kill = signals(driver, signal.SIGKILL, cut(0.0))
@@ -132,9 +126,7 @@ def request_lost(
     loaded: bool = True,
     then: Collection[str] = (),
 ) -> CaseResult:
-    """The connection to ZooKeeper breaks in the middle of one request, once; in the end each offset
-    is where the table's rows end.
-    """
+    """The connection to ZooKeeper breaks in the middle of one request, once."""
     there, proxy = staged_at_zookeeper(stage, scene)
     with there.going_on(loaded):
         proxy.lose(Lost(lost), REQUESTS[request]())
@@ -150,9 +142,7 @@ def request_lost(
 def answer_lost(
     stage: Stage, *, api: str, times: int | None, ends: Collection[int], scene: str, **source: Any
 ) -> CaseResult:
-    """The coordinator's answer to a request, so many times; None: all of them, as long as the run
-    lasts.
-    """
+    """The coordinator's answers to a request get lost, so many of them; None: all."""
     there, proxy = staged_at_brokers(stage, scene, **source)
     with there.going_on(loaded=True):
         proxy.spoil(cut(0.0), api=getattr(kafka_proxy, api), times=times)
@@ -208,9 +198,7 @@ def staged_at_brokers(stage: Stage, scene: str, **source: Any) -> tuple[Scene, P
 
 @contextlib.contextmanager
 def short_session(pipeline: Pipeline) -> Iterator[None]:
-    """Runs that are started inside have a short ZooKeeper session; those that follow, and share
-    this process, have not.
-    """
+    """Runs that start inside the block have a short ZooKeeper session."""
     pipeline.settings["zookeeper"] = _SHORT_SESSION
     try:
         yield

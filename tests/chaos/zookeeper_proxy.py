@@ -39,9 +39,7 @@ Chosen = Callable[[int, bytes], bool]
 
 
 class ZooKeeperProxy:
-    """`with ZooKeeperProxy(port) as proxy: proxy.connect`; after `lose` the next request that is
-    chosen, and only that one, is broken.
-    """
+    """After `lose` the next request that is chosen, and only that one, is broken."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port
@@ -122,9 +120,7 @@ class ZooKeeperProxy:
 
 
 def proxied(stage: Stage, **settings: Any) -> tuple[Pipeline, ZooKeeperProxy]:
-    """A pipeline on the shared cluster whose runs reach its ZooKeeper by a proxy, with a session
-    that ends soon.
-    """
+    """A pipeline that reaches its ZooKeeper by a proxy, with a short session."""
     cluster = stage.cluster
     proxy = stage.at_end.enter_context(ZooKeeperProxy(cluster.zookeeper.port))
     _, _, chroot = cluster.zookeeper_connect.partition("/")

@@ -54,9 +54,7 @@ LATER = {CommitResult: "written", RangeResult: "records", Interval: "left_out"}
 
 
 def any_document(kind: type[T], seed: object, *, is_latest: bool = False) -> T:
-    """A value of this class; fields that are not stored have their default, and so have `LATER`
-    ones but in a value of the latest form.
-    """
+    """A value of this class; `LATER` fields are not default only in the latest form."""
     value: T = _Values(Random(str(seed)), is_latest=is_latest).dataclass(kind)
     return value
 

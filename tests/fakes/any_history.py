@@ -252,9 +252,7 @@ class Pipeline(RuleBasedStateMachine):
     def run_meanwhile(
         self, partition: TopicPartition, count: int, fate: Moment, event: str
     ) -> None:
-        """A run crashes or sleeps, and something happens before the next one, or before it goes
-        on.
-        """
+        """A run crashes or sleeps, and something happens before the next one goes on."""
         self.outside.logs[partition].grow(count)
         self._run(fate)
         slept = self.sleepers[-1:] if fate[0] is Fate.SLEEP else []
@@ -554,9 +552,7 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(lambda self: self.outside.commits())
     @rule(count=counts, replays=st.booleans())
     def another_pipeline(self, count: int, replays: bool) -> None:
-        """Another pipeline of the table loads its own topic, and may replay all that it loaded: that
-        commit removes rows.
-        """
+        """Another pipeline of the table loads its own topic, and may replay it."""
         start = _loaded_by_another(self)
         self._commit_of_another(PlanKind.INGEST, start, start + count)
         if not replays:

@@ -115,9 +115,7 @@ Act = Callable[[socket.socket, bytes], None]
 
 @dataclass
 class FakeLog:
-    """One log: encoded record batches, or messages of the formats before them, and what a broker
-    knows of it.
-    """
+    """One log: encoded record batches or older messages, and what a broker knows of it."""
 
     leader_id: int
     batches: list[bytes] = field(default_factory=list)
@@ -167,9 +165,7 @@ class FakeLog:
         self.leader_epoch = epoch
 
     def end_of_epoch(self, wanted: int) -> tuple[int, int]:
-        """As a broker answers (LeaderEpochFileCache): the largest epoch at or below the requested
-        one, and the start of the next one.
-        """
+        """The largest epoch at or below the requested one, and the start of the next one."""
         starts = self.epoch_starts or {self.leader_epoch: self.log_start}
         if wanted == self.leader_epoch:
             return wanted, self.log_end
@@ -229,9 +225,7 @@ class World:
         self.changed = threading.Condition()
 
     def fences(self, request: Any) -> int:
-        """As a coordinator does: a group with members takes commits of its members alone, and of
-        their generation.
-        """
+        """A group with members takes commits of its members and generation alone."""
         if self.generation is None:
             return 0 if request.generation_id_or_member_epoch < 0 else 25
         if request.member_id not in self.members:
@@ -1087,9 +1081,7 @@ def _segments_before(partition: FakeLog, when: int, offset: int) -> list[int]:
 def _read_log(
     partition: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool, cuts: bool
 ) -> bytes:
-    """What a broker of 0.10.1 or later gives (KIP-74): cut anywhere, but never inside the first
-    record batch; `cuts`: there too.
-    """
+    """As KIP-74 (0.10.1): cut anywhere, never inside the first batch; `cuts`: there too."""
     found = [
         batch
         for batch in partition.batches

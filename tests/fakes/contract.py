@@ -191,9 +191,7 @@ class BrokerContract:
 
 
 def offsets(fetched: FetchedPartition) -> list[list[int]]:
-    """Record offsets by record batch, as kafka-python reads them; a cut-off last batch is left out
-    by it too.
-    """
+    """Record offsets by batch, as kafka-python reads them, without a cut-off last one."""
     return [
         [record.offset for record in record_batch]
         for record_batch in MemoryRecords(bytes(fetched.records))

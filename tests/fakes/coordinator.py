@@ -158,9 +158,7 @@ class FakeCoordinator(FakeBroker):
         return bytes(response.encode(header=True, framed=True))
 
     def _fences(self, request: Any) -> int:
-        """As a coordinator with members does: theirs are of the generation that it knows, or of the
-        epoch.
-        """
+        """A group with members takes commits of its generation or epoch alone."""
         with self._changed:
             group, name, epoch = (
                 self.group,
@@ -226,9 +224,7 @@ class FakeCoordinator(FakeBroker):
         return _UNKNOWN
 
     def _is_known_follower(self, member_id: str, reported: dict[str, bytes]) -> bool:
-        """True if a join changes nothing: a stable group continues, unless its leader requests a
-        rebalance.
-        """
+        """True if a join changes nothing: a stable group, and no request of its leader."""
         group = self.group
         is_stable = group.is_synced and not group.is_rebalancing
         known = group.members.get(member_id)
@@ -242,9 +238,7 @@ class FakeCoordinator(FakeBroker):
     def _returned(
         self, before: Member, member_id: str, reported: dict[str, bytes], version: int
     ) -> Any:
-        """A static member that returns: the generation stays, without a rebalance. Its new
-        subscription is stored.
-        """
+        """A static member that returns, with a new subscription: the generation stays."""
         group = self.group
         old_id, leader = before.member_id, group.leader
         group.fenced.add(old_id)

@@ -82,9 +82,7 @@ def commit_as_owner(
 
 
 def commit(out: Outside, plan: Plan, partitions: Sequence[TopicPartition]) -> None:
-    """As `StoredOffsets.move` from outside the group: the offset is read first, and nothing is
-    written if another client wrote it.
-    """
+    """As `StoredOffsets.move` from outside the group: compared, then written."""
     after = {partition: plan.moved(partition).in_kafka for partition in partitions}
     now = {partition: Committed(at, None, word) for partition, (at, word) in out.kept.items()}
     for partition in partitions:

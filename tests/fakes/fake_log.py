@@ -43,9 +43,7 @@ class FakeLog:
         self.end += count
 
     def cut(self, at: int) -> None:
-        """An unclean election: what came from `at` on is gone, and what comes now is written by
-        another leader.
-        """
+        """An unclean election: records from `at` on are gone, and another leader writes."""
         self.end = at
         self.lives = [
             *(life for life in self.lives if life[0] < at),

@@ -33,9 +33,7 @@ def plan_of(number: int = 1, **changes: Any) -> Plan:
 
 
 class Tasks:
-    """One task for each range, each with a file of its own; `spoil` may change what came of them,
-    `meanwhile` happens while they write.
-    """
+    """One task and file per range; `spoil` changes results, `meanwhile` runs meanwhile."""
 
     def __init__(
         self,

@@ -15,9 +15,7 @@ WITHIN_S = 60
 
 
 class GroupReader(RebalanceListener):
-    """Polls until it is ended. It commits when something is taken from it, as a careful program
-    does, and at its end.
-    """
+    """Polls until it is ended; commits when a partition is taken, and at its end."""
 
     def __init__(self, consumer: Consumer, topics: Iterable[str]) -> None:
         self.consumer = consumer
@@ -105,9 +103,7 @@ def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
 def all_read_once(
     readers: Collection[GroupReader], expected: Callable[[], Counter[TopicPartition]]
 ) -> None:
-    """Wait until together they have read so many of each log; fails where one was read twice, or
-    not in its log's order.
-    """
+    """Wait until together they have read so many of each log, each once and in order."""
 
     def counted() -> Counter[TopicPartition]:
         return Counter(partition for reader in readers for partition, _ in reader.read)

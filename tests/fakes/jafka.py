@@ -113,9 +113,7 @@ class JafkaLog:
 
 @dataclass
 class JafkaBroker:
-    """Topics with a number of partitions each; its requests are in `requests`, its next answers may
-    be scripted.
-    """
+    """Topics with partitions; its requests are recorded, its answers may be scripted."""
 
     partitions: int = 1
     """Of a topic without configuration."""

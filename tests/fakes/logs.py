@@ -39,9 +39,7 @@ def record_lists(draw: st.DrawFn, *, most: int = 6) -> list[Rec]:
 
 @st.composite
 def logs(draw: st.DrawFn, *, most_batches: int = 5) -> list[Batch]:
-    """Record batches with rising offsets: gaps inside and between them, any codec, both kinds of
-    timestamps.
-    """
+    """Record batches with rising offsets, gaps, any codec, both kinds of timestamps."""
     found: list[Batch] = []
     offset = draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, most_batches))):
@@ -96,9 +94,7 @@ def rows_in(cursor: Cursor, records: bytes, **fields: Any) -> list[dict[str, Any
 def account_is_whole(
     cursor: Cursor, rows: Sequence[int], from_offset: int, until_offset: int, *, fetched: int
 ) -> None:
-    """Each offset of the walked range is a row's or is in a gap of the range result, and the range result
-    counts both.
-    """
+    """Each offset of the range is a row's or in a gap of the result, which counts both."""
     assert cursor.position == until_offset
     result = cursor.result
     assert (result.rows, result.fetched_bytes, result.gaps_complete) == (

@@ -27,9 +27,7 @@ OTHERS = "group_consumer-1-0"
 
 @dataclass
 class Others:
-    """Other consumers of the group: they own every partition that ours do not own, and read as far
-    as the test requests.
-    """
+    """Other consumers: they own what ours do not own, and read as far as requested."""
 
     outside: Outside
     read: dict[TopicPartition, set[int]] = field(default_factory=dict)

@@ -26,9 +26,7 @@ times = st.sampled_from([-1, -1, 0, 1_700_000_000_000, -5, 2**60])
 def old_logs(
     draw: st.DrawFn, *, most: int = 6, magics: Sequence[int] = (0, 1, 2)
 ) -> list[OldEntry]:
-    """Entries of any of the formats in any order, with rising offsets: gaps inside and between
-    them, any codec.
-    """
+    """Entries of any of the formats with rising offsets, gaps and any codec."""
     found: list[OldEntry] = []
     offset = draw(st.integers(0, 2**40) | st.just(0))
     for _ in range(draw(st.integers(1, most))):

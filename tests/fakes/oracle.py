@@ -22,9 +22,7 @@ from tests.fakes.message_sets import with_wrong_checksum
 
 
 def rows_of(records: bytes) -> list[dict[str, Any]]:
-    """Every record of every batch that is no control batch, with valid CRC, as one row of the raw
-    table.
-    """
+    """Every record of every data batch, with valid CRC, as a row of the raw table."""
     rows = []
     with codecs():
         for batch in MemoryRecords(records):

@@ -224,9 +224,7 @@ class Outside:
         ]
 
     def rows(self) -> Counter[tuple[TopicPartition, Place]]:
-        """How often the table holds each offset of each log; of a physical one, each message of
-        each entry.
-        """
+        """How often the table holds each offset; on Jafka each message of each entry."""
         return Counter(row for commit in self.table or () for row in commit.left)
 
     def writers(self) -> dict[tuple[TopicPartition, Place], int]:

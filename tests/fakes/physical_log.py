@@ -13,9 +13,7 @@ ENTRIES_A_SEGMENT = 3
 
 @dataclass
 class PhysicalLog(FakeLog):
-    """`entries` of which each begins where the one before ends; the broker names segments' starts
-    and the flushed end, and nothing else.
-    """
+    """Entries one after the other; the broker names segments and the flushed end alone."""
 
     tells_epochs: bool = False
     entries: list[tuple[int, int]] = field(default_factory=list)

@@ -50,9 +50,7 @@ class RecordOracle:
         self.unsettled.update(partitions)
 
     def expires(self, partition: TopicPartition, until: int) -> None:
-        """Retention deletes the records below the offset; of a partition that the pipeline knows,
-        what is not loaded yet is lost.
-        """
+        """Retention deletes the records below the offset; unloaded ones are lost."""
         newest = self._outside.newest_plan()
         if newest and partition in newest.loaded_until and partition not in self.unsettled:
             self.expired |= {

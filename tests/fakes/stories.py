@@ -159,9 +159,7 @@ def crash_at(step: str, when: When) -> At:
 
 
 def crash_at_moment(number: int) -> At:
-    """Crash at the moment of that number, counted from 0; each change has one before it and one
-    after it.
-    """
+    """Crash at a moment, counted from 0: one before and one after each change."""
     moments = itertools.count()
 
     def at(reached: str, side: When) -> None:
@@ -225,17 +223,13 @@ def reject_unfinished(outside: Outside) -> None:
 
 
 def reject_doubled_records(outside: Outside) -> None:
-    """Of logs that were truncated or recreated: no record is there twice, and none under a key of
-    another's.
-    """
+    """No record of truncated or recreated logs is there twice or under another's key."""
     assert not [record for record, times in outside.records().items() if times > 1]
     assert not [key for key, times in outside.keys().items() if times > 1]
 
 
 def reject_missing_records(outside: Outside) -> None:
-    """Of such logs: every record that they hold is there, the offsets are at the ends, and each
-    plan has its result.
-    """
+    """Every record of such logs is there, with offsets at the ends, and each plan's result."""
     reject_doubled_records(outside)
     there = {
         (partition, kept.incarnation_of(offset_of(place)), place)
@@ -270,9 +264,7 @@ def accept(
     at: At | None = None,
     share: Collection[TopicPartition] | None = None,
 ) -> Plan:
-    """What `etl topics accept-changes` does with the outside; `share`: what it owns as a member of
-    the group.
-    """
+    """As `etl topics accept-changes`; `share`: what it owns as a member of the group."""
     world = _world_of_command(outside, settings, at, share)
     wanted = AcceptRequest(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
     with as_member(world, settings) as owned:

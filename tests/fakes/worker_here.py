@@ -60,9 +60,7 @@ def tasks_of(
 
 
 class WorkerHere:
-    """In the place of `etl.reader.local_workers.Worker`. Orders and answers travel as pickled
-    bytes, as they do between processes.
-    """
+    """In the place of `Worker`; orders and answers are pickled, as between processes."""
 
     ended_by, was_killed = "", False
 

@@ -488,9 +488,7 @@ class FakeWorld:
 
     @contextmanager
     def claiming(self, plan: Plan) -> Iterator[None]:
-        """See World. A crashed driver releases nothing; the next one takes over the owner nodes
-        with our pipeline's name.
-        """
+        """See `Services`. A crashed driver releases nothing; the next one takes over."""
         partitions = {r.partition for r in plan.ranges}
         is_backfill = plan.kind is PlanKind.BACKFILL
         if not partitions or is_backfill or self._group.mode is not OwnershipMode.CLAIM:

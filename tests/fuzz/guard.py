@@ -29,9 +29,7 @@ PROCESS_GROWTH_BYTES = 512 << 20
 
 
 class Found(Exception):
-    """A target broke its rules; the text has the rule, the bytes, and the lines to add to the
-    tests.
-    """
+    """A target broke its rules: the rule, the bytes, and the lines to add to the tests."""
 
 
 class _Hung(BaseException):
@@ -39,9 +37,7 @@ class _Hung(BaseException):
 
 
 def check(target: Target, content: bytes) -> None:
-    """Read `content`. Raises Found for an error that the target does not name, a hang, or more
-    memory than its bound.
-    """
+    """Read `content`. Raises Found for an unnamed error, a hang, or too much memory."""
     _read_examples(target.name)
     before = _process_bytes()
     tracemalloc.start()
@@ -64,9 +60,7 @@ def check(target: Target, content: bytes) -> None:
 
 @cache
 def _read_examples(name: str) -> None:
-    """Once per process, so that code loaded for the first of all inputs (compiled kernels: 50 MB)
-    does not count as the input's memory.
-    """
+    """Once per process, so that loaded code (kernels: 50 MB) is not the input's memory."""
     for seed in BY_NAME[name].seeds if name in BY_NAME else ():
         BY_NAME[name].read(seed)
 

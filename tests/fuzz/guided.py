@@ -38,9 +38,7 @@ MEMORY_MB = 1024
 
 
 def search(name: str, folder: Path, seconds: int) -> None:
-    """Fuzz the target `name` for `seconds`, keep its corpus and findings in `folder`. Never
-    returns: libFuzzer ends the process.
-    """
+    """Fuzz the target `name` for `seconds`. Never returns: libFuzzer ends the process."""
     target, known = BY_NAME[name], set[str]()
     examples = [*target.seeds, *target.bad]
     for kept in ("corpus", "seeds", "found"):

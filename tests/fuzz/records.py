@@ -52,9 +52,7 @@ def streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
 
 
 def message_streams() -> list[bytes]:
-    """The content of wrappers of both formats, compressed, after the byte that `message_payload`
-    needs.
-    """
+    """The content of compressed wrappers of both formats, after `message_payload`'s byte."""
     return [
         bytes([magic | which << 1])
         + (with_wrong_checksum(stream) if codec is Codec.LZ4 and not magic else stream)
@@ -66,9 +64,7 @@ def message_streams() -> list[bytes]:
 
 
 def record_batches(content: bytes) -> None:
-    """The first byte is where the range starts, the second how many offsets it has, the third the
-    isolation.
-    """
+    """The first bytes are the range's start, its size, and the isolation."""
     first, size, isolation = (*content[:3], 0, 40, 0)[:3] if len(content) < 3 else content[:3]
     found = answer(sealed(content[3:]), aborted=((seeds.PRODUCER, 0),) if isolation & 2 else ())
     rows(
@@ -80,9 +76,7 @@ def record_batches(content: bytes) -> None:
 
 
 def packed_records(content: bytes) -> None:
-    """The first byte is the codec and the count of a record batch, the rest its records before
-    compression.
-    """
+    """The first byte is codec and count of a batch, the rest its records uncompressed."""
     codec, count = Codec(content[0] % 5 if content else 0), content[0] // 5 if content else 0
     payload = compress(content[1:], codec, xerial=count % 2 == 0)
     rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=count, payload=payload))))
@@ -127,9 +121,7 @@ def rows(
 
 
 def sealed(content: bytes) -> bytes:
-    """The same record batches and messages with correct CRCs, so that the code after the check is
-    reached.
-    """
+    """The same batches and messages with correct CRCs."""
     found, at = bytearray(content), 0
     while at + 26 <= len(found):
         magic, until = found[at + 16], at + 12 + struct.unpack_from(">i", found, at + 8)[0]
@@ -161,9 +153,7 @@ def sealed_entries(content: bytes) -> bytes:
 
 
 def packed_messages(content: bytes) -> None:
-    """The first byte is magic, codec and base of a wrapper, the rest what it holds before
-    compression.
-    """
+    """The first byte is magic, codec and base of a wrapper, the rest its content."""
     mark = content[0] if content else 0
     magic, codec, base = mark & 1, OLD_CODECS[(mark >> 1) % 3], (mark >> 3) % 40
     payload = compress(sealed(content[1:]), codec, xerial=mark < 128)
@@ -171,18 +161,14 @@ def packed_messages(content: bytes) -> None:
 
 
 def message_payload(content: bytes) -> None:
-    """The first byte is magic and codec of a wrapper and where it lies, the rest what its
-    decompressor is given.
-    """
+    """The first byte is magic, codec and place of a wrapper, the rest its payload."""
     mark = content[0] if content else 0
     wrapper = Msg((mark >> 3) % 40, content[1:])
     rows(answer(message_bytes(wrapper, mark & 1, OLD_CODECS[(mark >> 1) % 3])))
 
 
 def physical_sets(content: bytes) -> None:
-    """The first byte is how many of the following bytes are beyond the range; its high bit: let the
-    CRCs be wrong.
-    """
+    """The first byte: how many bytes are beyond the range; its high bit: wrong CRCs."""
     mark = content[0] if content else 0
     _physical_rows(content[1:] if mark & 0x80 else sealed_entries(content[1:]), mark & 0x7F)
 
@@ -204,9 +190,7 @@ def entry_payload(content: bytes) -> None:
 
 
 def one_at_a_time(content: bytes) -> None:
-    """The first byte selects byte offsets or not, the second the requested offset; the rest is
-    given as to `etl records show`.
-    """
+    """The first bytes: byte offsets or not, the requested offset; then the records."""
     is_physical, request = (
         (content[0] & 1 if content else 0),
         (content[1] if len(content) > 1 else 0),
@@ -335,17 +319,13 @@ JAFKA_REFUSED = JAFKA_ANSWERS[1:3]
 
 
 def jafka_answer(content: bytes) -> object:
-    """An answer of a Jafka, by its request: the first byte selects one. Raises CorruptData and
-    nothing else.
-    """
+    """An answer of a Jafka, by its request. Raises CorruptData and nothing else."""
     request = _REQUESTS[content[0] % len(_REQUESTS) if content else 0]
     return request.read(memoryview(content[1:])).answer
 
 
 def jafka_to_rows(content: bytes) -> None:
-    """From the bytes of an answer to a fetch to Arrow batches. The high bit of the first byte: let
-    the CRCs be wrong.
-    """
+    """An answer to a fetch, to Arrow batches. The high bit: wrong CRCs."""
     mark = content[0] if content else 0
     request = _REQUESTS[(mark & 0x7F) % _FETCHES]
     for fetched in request.read(memoryview(bytearray(content[1:]))).answer.partitions:

@@ -86,9 +86,7 @@ FETCHED = FetchTarget(
 
 
 def fetches() -> tuple[bytes, ...]:
-    """The version as one byte, then a Fetch response after its correlation id: two partitions, the
-    second out of range.
-    """
+    """The version, then a Fetch response with two partitions, the second out of range."""
     records = (transactions(), *record_sets()[:2])
     return tuple(bytes([version]) + fetch(version, one) for version in VERSIONS for one in records)
 
@@ -172,9 +170,7 @@ MESSAGES = (
 
 
 def message_sets() -> tuple[bytes, ...]:
-    """The records field of one partition in formats v0 and v1, with every codec, and mixed with
-    record batches.
-    """
+    """One partition's records in formats v0 and v1, every codec, mixed with batches."""
 
     def later(codec: Codec, xerial: bool = True) -> Wrapper:
         return Wrapper(
@@ -202,9 +198,7 @@ def message_sets() -> tuple[bytes, ...]:
 
 
 def message_bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
-    """One wrapper each that decompresses to `size` zeros; that with the offset 0 is looked into
-    before it is decoded.
-    """
+    """Wrappers that decompress to `size` zeros."""
     return tuple(
         encode_logical([Wrapper([Msg(offset, bytes(size))], codec)], magic)
         for magic in (0, 1)

@@ -203,9 +203,7 @@ def _fetch(content: bytes) -> FetchAnswer:
 
 
 def _fetch_to_rows(content: bytes) -> None:
-    """From the bytes of an answer to Arrow batches. The high bit of the first byte: let the CRCs be
-    wrong.
-    """
+    """An answer's bytes, to Arrow batches. The high bit of the first byte: wrong CRCs."""
     for fetched in _fetch(content).partitions:
         found = bytes(fetched.records)
         kept = found if content[0] & 0x80 else records.sealed(found)
@@ -243,9 +241,7 @@ def _partition_key(content: bytes) -> object:
 
 
 def _registration(content: bytes) -> None:
-    """A parsed consumer registration is rendered with the same meaning, in the form of its broker
-    type.
-    """
+    """A parsed registration is rendered with the same meaning for its broker type."""
     found = parse_registration(content, path="/consumers/g/ids/c")
     if found.dialect is BrokerFamily.JAFKA and isinstance(found.reads, FilteredTopics):
         return
@@ -254,9 +250,7 @@ def _registration(content: bytes) -> None:
 
 
 def _owner(content: bytes) -> None:
-    """A parsed owner of ours is rendered the same: another client's owner must never be parsed as
-    ours.
-    """
+    """A parsed owner of ours is rendered the same; no other client's is parsed as ours."""
     owner = _text(content)
     found = parse_owner("g", owner)
     if found is not None and parse_owner("g", render_owner("g", found).decode()) != found:

@@ -22,18 +22,14 @@ _KIND = re.compile(
 
 
 def servers_of(nodeid: str) -> str:
-    """Tests with the same members have the same group name. Marks of `xdist_group` do not work with
-    xdist 3.8 and pytest 9.2.
-    """
+    """Tests with the same members have the same group name, which `xdist_group` breaks."""
     found = _KIND.search(nodeid)
     return found[1] if found else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under `--dist=loadgroup` whatever is tried in one kind of group comes to one worker, which
-    has its servers.
-    """
+    """`--dist=loadgroup`: all tests of one kind of group share a worker and its servers."""
     return by_units(config, log, "loadgroup", servers_of)
 
 
@@ -57,8 +53,6 @@ def stage(
 def make(
     kind: Kind, stage: JafkaStage | KafkaStage, spark: SparkSession, tmp_path: Path
 ) -> Iterator[Callable[..., Shared]]:
-    """`make(others={...}, num_streams=...)`: a topic that our runs share with others. Only `etl
-    verify` needs Spark, of all that is played.
-    """
+    """`make(others={...}, num_streams=...)`: a topic that our runs share with others."""
     with contextlib.ExitStack() as opened:
         yield lambda **given: sharing(kind, stage, tmp_path, opened, **given)

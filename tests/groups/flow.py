@@ -14,9 +14,7 @@ _EVERY_S = 0.05
 
 
 class Flow:
-    """`with Flow(stage, topic, folder) as flow`: a few records for each partition in turn, each
-    like no other.
-    """
+    """`with Flow(stage, topic, folder)`: a few unique records for each partition in turn."""
 
     def __init__(self, stage: JafkaStage | KafkaStage, topic: str, folder: Path) -> None:
         self._stage, self._topic, self._folder = stage, topic, folder

@@ -26,9 +26,7 @@ _PATTERNS = 2000
 
 
 def golden() -> dict[str, Any]:
-    """`divided` and `led`: a digest for each group, by release and strategy; `matches`: what each
-    pattern matches, in hexadecimal.
-    """
+    """Digests by release and strategy, and what each pattern matches, in hexadecimal."""
     found: dict[str, Any] = json.loads(GOLDEN.read_text())
     return found
 

@@ -16,9 +16,7 @@ _AT_ONCE = 100
 
 
 class _Member(threading.Thread):
-    """One consumer. What it read is what it also committed; what it could not commit before its
-    logs were taken, it has not read.
-    """
+    """One consumer; what it could not commit before a revocation it has not read."""
 
     def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
         super().__init__(daemon=True)

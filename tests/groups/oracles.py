@@ -50,9 +50,7 @@ def group_for(version: str, seed: int) -> Group:
 def ours(
     group: Group, strategy: Strategy, views: Mapping[str, AssignmentContext] | None = None
 ) -> Shares:
-    """What each member comes to; `views`: by what each of them read, where that is not all of the
-    group.
-    """
+    """What each member comes to; `views`: by what each of them read."""
     found: Shares = {}
     for member in group.members:
         try:
@@ -87,9 +85,7 @@ class Oracle:
         self.process.__exit__(None, None, None)
 
     def shares(self, groups: Iterable[Group], *strategies: Strategy) -> Iterator[list[Shares]]:
-        """Of each group by each strategy. Fails the test where two consumers come to different
-        owners of a log.
-        """
+        """The owners of each group by each strategy. Fails the test if consumers differ."""
         return map(_shares, self.process.ask_each(_command(group, strategies) for group in groups))
 
 

@@ -34,9 +34,7 @@ class Others(Protocol):
 
 @dataclass
 class OldConsumers:
-    """High-level consumers of Jafka and of Kafka 0.8 to 1.1, in ZooKeeper, where they also write
-    what they own.
-    """
+    """High-level consumers of Jafka and of Kafka 0.8 to 1.1, in ZooKeeper."""
 
     stage: JafkaStage | KafkaStage
     group: str
@@ -67,9 +65,7 @@ class OldConsumers:
         )
 
     def exit(self, name: str) -> list[Seen]:
-        """See Others. Jafka's consumer reports no offsets: the place of a value is the one at which
-        its simple consumer finds it.
-        """
+        """See Others. Jafka's consumer reports no offsets: values are looked up."""
         clients = self.clients
         if isinstance(clients, ScalaClients):
             return clients.close(name)

@@ -62,9 +62,7 @@ class Group:
 
 
 def group_of(seed: int, dialect: BrokerFamily) -> Group:
-    """Half of them of consumers that read the same with as many threads, as round robin of 0.8.2
-    wants it.
-    """
+    """Half of them subscribe alike, as round robin of 0.8.2 requires it."""
     random = Random(seed)
     partitions = _partitions(random, dialect)
     known = [*partitions, _MISSING]
@@ -136,9 +134,7 @@ def _topics(
 
 
 def led_group_of(seed: int) -> tuple[list[GroupMember], dict[str, int]]:
-    """The members of a group of Kafka's coordinator, in any order, and how many partitions each
-    topic has.
-    """
+    """The members of a group of Kafka's coordinator, and each topic's partitions."""
     random = Random(seed)
     partitions = {
         topic: random.randint(1, 25) for topic in random.sample(_TOPICS[:-1], random.randint(1, 5))

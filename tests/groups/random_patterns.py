@@ -191,9 +191,7 @@ def pattern_of(seed: int) -> str:
 
 
 def option_of(seed: int) -> str:
-    """As an option of Spark's may have it; repeated groups inside repeated groups take Python too
-    long.
-    """
+    """As an option of Spark's; without nested repetitions, which take Python too long."""
     return _alternatives(Random(seed), 1, (*_QUANTIFIERS, *_BOUNDED))
 
 

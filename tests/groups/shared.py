@@ -103,9 +103,7 @@ class Shared:
 
     @contextlib.contextmanager
     def held_at(self, point: str, *later: str, hold: Hold | None = None) -> Iterator[Run]:
-        """A run that comes to a point with 40 records to read that were written once it was
-        registered; `hold`: its tasks instead.
-        """
+        """A run at a point with 40 records to read; `hold`: its tasks instead."""
         first = "registered" if point == "registered" else "claimed"
         held = {first} if hold else {first, point}
         with self.running(*held, *later, hold=hold) as run:
@@ -130,9 +128,7 @@ class Shared:
         )
 
     def others_read_the_rest(self) -> None:
-        """Wait until no record is left that is not in our table: what those inside read is the
-        rest.
-        """
+        """Wait until all records are in our table or read by others."""
         rest = (
             len(self.pipeline.stage.read(self.pipeline.topic))
             - len(self.in_table())
@@ -189,9 +185,7 @@ class Shared:
         return twice
 
     def _all_of_it(self) -> tuple[CommandResult, Counter[Place], Counter[Place], Counter[Place]]:
-        """All leave; a last run, and which records are ours, the others', and written. `etl verify`
-        has nothing against it.
-        """
+        """All leave; a last run, `etl verify`, and the records that are ours, theirs, written."""
         for name in [*self.inside]:
             self.exit(name)
         last = self.ran()
@@ -224,9 +218,7 @@ def sharing(
     others: Mapping[str, Any] | None = None,
     **join: Any,
 ) -> Shared:
-    """A new topic, a pipeline that joins a new group of it, and its other members, set up by
-    `others`; `join` is our conf's `group.join`.
-    """
+    """A new topic and group with `others`; `join` is our conf's `group.join`."""
     number = next(_numbers)
     topic, group = stage.new_topic(), f"shared-{number}-{time.time_ns()}"
     home = folder / f"pipeline-{number}"

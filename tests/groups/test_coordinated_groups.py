@@ -86,9 +86,7 @@ class Alone:
         os.kill(self.process.pid, number)
 
     def owns(self, count: int, after: int = 0) -> tuple[int, ...]:
-        """Return its newest assignment, once it has so many partitions and follows so many
-        assignments.
-        """
+        """Its newest assignment, once it has so many partitions after so many of them."""
         assert wait_until(
             lambda: len(self.shares) > after and self.shares[-1][0] == count, WITHIN_S
         ), self.shares

@@ -134,9 +134,7 @@ def of_little_patience(pipeline: ForeignPipeline) -> ForeignPipeline:
 def test_a_run_that_waits_for_a_consumer_in_vain_ends_with_exit_4_and_leaves_the_group_to_it(
     make: Make,
 ) -> None:
-    """A member that is suspended within its session keeps a classic group from reassigning its
-    partitions.
-    """
+    """A suspended member of a classic group prevents its reassignment."""
     shared = make()
     shared.enter("a")
     shared.are_owned()

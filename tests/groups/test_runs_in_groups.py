@@ -118,9 +118,7 @@ def test_a_run_that_is_killed_at_a_point_is_finished_by_the_next_one_and_the_oth
 
 
 def decided(shared: Shared, point: str) -> None:
-    """The next run. If it died between the two steps of an offset commit and others have read on
-    since, an operator decides.
-    """
+    """The next run; between commit and mark, if others read on, an operator decides."""
     result = shared.pipeline.run()
     if result.code == 5 and point in IN_TWO_STEPS:
         assert "The result of the offset commit of plan 1 is unknown" in result.err
@@ -176,9 +174,7 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
 def test_a_run_stopped_after_the_offset_commit_continues_and_reports_it(
     make: Make, point: str
 ) -> None:
-    """After its result it sends no request any more, and may end before it notices the end of the
-    session.
-    """
+    """After its result it sends no request, and may end before it notices."""
     shared = make()
     shared.enter("a")
     with shared.held_at(point) as run:

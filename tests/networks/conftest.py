@@ -41,9 +41,7 @@ def store(
 
 @pytest.fixture
 def piped(secured: Secured, tmp_path: Path) -> MakePipeline:
-    """`piped(way, partitions=4)`: a pipeline on a new topic with that connection security in its
-    conf.
-    """
+    """`piped(way, partitions=4)`: a pipeline on a new topic with that security in its conf."""
 
     def make(way: dict[str, Any], *, partitions: int = 4, **settings: Any) -> Pipeline:
         name = f"topic-{uuid.uuid4().hex[:8]}"

@@ -161,9 +161,7 @@ class Secured:
         acl: str = "open",
         **tls: Any,
     ) -> dict[str, Any]:
-        """Keys of `zookeeper` for a way in that works, through the same ZooKeeper; passwords are in
-        variables that the test sets.
-        """
+        """Keys of `zookeeper` that work; passwords are in variables."""
         place = self.zookeeper.encrypted if encrypted else self.zookeeper.connect
         keys: dict[str, Any] = {"connect": place + CHROOT, "acl": acl}
         if encrypted:

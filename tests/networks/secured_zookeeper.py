@@ -30,9 +30,7 @@ both.
 
 
 class SecuredZooKeeper(ZooKeeper):
-    """`port` is plain and `tls_port` encrypted. Clients without a login are accepted, too; client
-    certificates are checked, and not required.
-    """
+    """`port` is plain and `tls_port` encrypted; logins and certificates are optional."""
 
     def __init__(
         self,

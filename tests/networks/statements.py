@@ -16,9 +16,7 @@ from etl.testkit.spark_launch import jar_settings, set_spark_environment
 
 
 def main(conf: str, at: str, *statements: str) -> None:
-    """Each in turn, by a session with the Spark settings of the conf, and with what the store of
-    `at` needs; empty: of none.
-    """
+    """Execute each; `at`: a table's place, whose store the session needs; or empty."""
     settings = load_settings(conf)
     given = {**settings_for(at, settings.spark), **settings.spark}
     set_spark_environment()

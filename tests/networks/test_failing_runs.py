@@ -19,9 +19,7 @@ ONE_OF_EACH = {
 
 
 def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) -> Pipeline:
-    """By the address: a listener that ZooKeeper does not register is rejected before any
-    connection.
-    """
+    """By the address: an unregistered listener is rejected before any connection."""
     way, address = failing.entered(secured)
     pipeline = piped(way, source={"listener": None, "bootstrap_servers": address})
     pipeline.produce(4)

@@ -24,9 +24,7 @@ pytestmark = [pytest.mark.networks]
 def pipeline(
     cluster: EmbeddedCluster, topic: TopicFactory, unused_group: str, tmp_path: Path
 ) -> Pipeline:
-    """A pipeline with a table of that name in a schema `lake`, in a metastore of its own; the
-    schema's directory is the pipeline's.
-    """
+    """A pipeline with a table of a schema `lake`, in a metastore of its own."""
     made = Pipeline(cluster, tmp_path, topic(2), unused_group)
     made.settings |= {**WITHOUT_SPARK, "table": dict(NAMED), "spark": metastore_in(made.folder)}
     run_statements(made, f"CREATE SCHEMA lake LOCATION '{made.folder}'")

@@ -174,9 +174,7 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
     sasl: dict[str, Any],
     writer: str,
 ) -> None:
-    """The broker ends a login of SHORT after 4 s (KIP-368), and one by such a token after 5 s; the
-    one task takes more than 20.
-    """
+    """The broker ends a login of SHORT after 4 s (KIP-368); the task takes more than 20."""
     counted = tmp_path / "tokens"
     way = secured.security("SASL_PLAINTEXT", "PLAIN", listener=listener)
     if sasl:
@@ -212,9 +210,7 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
 
 @pytest.mark.networks
 def test_the_least_acls_of_the_page_are_enough(secured: Secured, piped: MakePipeline) -> None:
-    """docs/guides/networks-and-stores.md, "The least permissions": Read on the topic, nothing on the
-    group and the cluster; with offsets in Kafka Read on the group, too.
-    """
+    """docs/guides/networks-and-stores.md, "The least permissions"."""
     pipeline = piped(secured.security("SASL_PLAINTEXT", "PLAIN"), partitions=1)
     pipeline.produce(20, partitions=1)
     group = secured.allow("GROUP", pipeline.group, "READ", user="another")

@@ -104,9 +104,7 @@ def test_flags_by_which_commits_could_replace_one_another_are_refused_before_any
 def test_of_sparks_log_and_delta_rs_exactly_one_commits_each_version(
     kind: str, tmp_path: Path
 ) -> None:
-    """Fifty races for a version, and ten commits with a file that was begun before delta-rs's
-    commit and finished after it.
-    """
+    """Fifty races, and ten commits whose file was begun before delta-rs's commit."""
     with contextlib.ExitStack() as closing:
         server = closing.enter_context(STORES[kind](tmp_path / "store"))
         given = json.dumps(

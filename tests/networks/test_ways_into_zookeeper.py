@@ -31,9 +31,7 @@ connection.
 
 
 class Servers:
-    """ZooKeepers without a broker: `plain` lets all in, `strict` few; the other two have certificates
-    that prove nothing.
-    """
+    """ZooKeepers without brokers: open, strict, and two with wrong certificates."""
 
     def __init__(self, folder: Path, running: contextlib.ExitStack) -> None:
         self.authority, self.stranger = (

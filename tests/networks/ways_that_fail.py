@@ -18,9 +18,7 @@ Of = Callable[[Secured], str]
 
 @dataclass(frozen=True)
 class Failing:
-    """A connection that fails. `pattern`: of the message; `where`: the places of the error in
-    addition to its key.
-    """
+    """A connection that fails: the message's pattern, and the places of the error."""
 
     way: Callable[[Secured], Way]
     listener: str | None

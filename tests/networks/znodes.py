@@ -26,9 +26,7 @@ def below(client: KazooClient, path: str) -> Iterator[str]:
 
 
 def rights(secured: Secured, pipeline: Pipeline) -> tuple[set[Rights], set[Rights]]:
-    """What others may do, as everybody may see, to what the pipelines of its group keep, and to
-    what the group's consumers share.
-    """
+    """ACLs of what the group's pipelines keep, and of what its consumers share."""
     kept, shared = set[Rights](), set[Rights]()
     with secured.zookeeper.entered(chroot=CHROOT) as stranger:
         for path in below(stranger, f"/consumers/{pipeline.group}"):

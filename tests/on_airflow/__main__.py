@@ -33,9 +33,7 @@ NEEDED_BY_DAGS = ("pydantic", "PyYAML")
 
 
 def requirements() -> list[str]:
-    """The extra `airflow` as setup.cfg has it, what DAG files need of the package's own
-    requirements, and pytest.
-    """
+    """The extra `airflow`, what DAG files need of the package's requirements, and pytest."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     extras, own = (
@@ -107,9 +105,7 @@ def ended(process: subprocess.Popen[str]) -> int:
 
 
 def tested(pythons: Mapping[str, Path], arguments: Sequence[str]) -> int:
-    """Return the worst exit code of pytest on all versions. They run in parallel, as half of it is
-    waiting; their output is printed in turn.
-    """
+    """The worst exit code of pytest on all versions, in parallel; output is in turn."""
     with ExitStack() as kept:
         outputs = {
             version: kept.enter_context(TemporaryFile("w+")) if len(pythons) > 1 else None

@@ -13,9 +13,7 @@ from tests.on_airflow.stand_in import StandIn
 
 @pytest.fixture(scope="session")
 def database() -> None:
-    """Airflow's own, new. Airflow 2 would make connections for examples, and knows the assets of
-    the DAGs that were written to it.
-    """
+    """A new database of Airflow, without examples."""
     from airflow.utils.db import initdb
 
     if IS_2:

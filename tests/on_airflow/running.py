@@ -35,9 +35,7 @@ class Ran:
 def run(
     dag_id: str, when: datetime | None, conf: dict[str, Any] | None = None, task: str = "load"
 ) -> Ran:
-    """Run it in this process, up to its end. `when`: the logical date; None: none, where Airflow
-    has such runs.
-    """
+    """Run it in this process. `when`: the logical date; None: none."""
     dag = dag_bag().get_dag(dag_id)
     if IS_2:
         found = dag.test(execution_date=when, run_conf=conf)

@@ -90,9 +90,7 @@ class StandIn:
         (self.folder / "jars.json").write_text(json.dumps(paths))
 
     def without_package(self) -> None:
-        """Its python is a real one, without any package; its spark-submit ends as the real one does
-        then.
-        """
+        """A real python without any package; its spark-submit fails as the real one then."""
         self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
         self.spark_submit({"code": 1})
 

@@ -53,9 +53,7 @@ def started_with(name: str, value: str) -> list[int]:
 
 
 class StandaloneAirflow:
-    """`with StandaloneAirflow(home, environment) as airflow:`; its output is in
-    `home`/standalone.log.
-    """
+    """`with StandaloneAirflow(home, environment)`; output in `home`/standalone.log."""
 
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
         self.home, self.port = home, free_port()

@@ -59,9 +59,7 @@ def test_a_missing_pool_of_a_dag_is_reported_and_a_submission_that_fails(
 def test_the_commands_of_the_page_create_missing_objects_and_find_existing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commands and the program of docs/guides/schedule.md, "Airflow", with the project's DAG
-    files.
-    """
+    """docs/guides/schedule.md, "Airflow", with the project's DAG files."""
     page = ROOT / "docs" / "guides" / "schedule.md"
     [program] = programs(page)
     for file in (ROOT / "airflow_dags").glob("*.py"):

@@ -73,9 +73,7 @@ def loads(airflow: StandaloneAirflow) -> list[tuple[str, str, int]]:
 
 
 def begin_backfill(airflow: StandaloneAirflow, first: datetime, last: datetime) -> None:
-    """Airflow's command may meet its scheduler at work on the same SQLite, and end with some of the
-    runs made: these do.
-    """
+    """Airflow's command may fail on a busy SQLite with some of the runs made."""
     while not [kind for kind, _, _ in airflow.rows(RUNS, DAG) if kind == "backfill"]:
         try:
             airflow.cli(

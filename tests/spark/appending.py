@@ -38,17 +38,13 @@ def append_rows(rows: Any, plan: Plan, *, by: Writer = SPARK, **destination: Any
 
 
 class FilesOfFrame:
-    """The rows of a DataFrame as files that Spark's tasks write: those of a task are what its
-    partition of the frame has.
-    """
+    """A DataFrame's rows as files that Spark's tasks write."""
 
     def __init__(self, rows: Any, plan: Plan) -> None:
         self._rows, self._plan = rows, plan
 
     def write(self, wanted: FileOptions) -> Sequence[Written]:
-        """See `FilesOfTasks`. All ranges came with the first task, and all rows count as the first
-        one's.
-        """
+        """See `FilesOfTasks`. All rows count as the first task's."""
 
         def written(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
             files = DataFiles(wanted)

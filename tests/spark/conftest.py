@@ -49,9 +49,7 @@ def make_plan() -> Callable[..., Plan]:
 
 @pytest.fixture(scope="session")
 def rows_of(spark: SparkSession) -> Callable[[Plan], DataFrame]:
-    """The rows of a plan, one for each offset of its ranges; the record of offset n is n seconds
-    after 1970 began.
-    """
+    """The rows of a plan; the record of offset n is n seconds after 1970 began."""
 
     from pyspark.sql.types import StructType
 

@@ -40,9 +40,7 @@ def path(tmp_path: Path) -> str:
 def filled(
     path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame]
 ) -> DataFrame:
-    """The rows of one plan, in the table but for offsets 5 to 7 and 33,000, which the log never
-    gave.
-    """
+    """The rows of one plan but for offsets 5 to 7 and 33,000, which the log lacks."""
     rows = rows_of(make_plan(1, ranges=RANGES)).where(
         "topic = 'views' or not (offset between 5 and 7 or offset = 33000)"
     )
@@ -140,9 +138,7 @@ def test_rows_that_name_no_record_are_counted_apart(spark: SparkSession, path: s
 def test_rows_are_counted_in_the_files_whatever_their_statistics_are(
     spark: SparkSession, path: str
 ) -> None:
-    """Spark answers a plain count from the log, which only repeats the statistics of the file's
-    writer.
-    """
+    """Spark answers a plain count from the log's statistics."""
     write_deltalake(path, rows_of_others([("clicks", 0, 0), ("clicks", 0, 1)]))
     log = Path(path, "_delta_log", f"{0:020d}.json")
     text = log.read_text()

@@ -72,9 +72,7 @@ def three(tmp_path: Path) -> str:
 
 @pytest.fixture
 def held_up(spark: Any, three: str, tmp_path: Path) -> Callable[..., Any]:
-    """Context manager: no Spark task starts, as all slots are busy. The compaction has read the
-    table, and its first job waits, too.
-    """
+    """All task slots are busy: the compaction has read the table and waits."""
     DeltaTables.forPath(spark, three).toDF().collect()  # so that the look itself takes no job
 
     @contextlib.contextmanager
@@ -168,9 +166,7 @@ def test_a_concurrent_removal_of_the_same_files_wins_over_the_compaction_and_is_
 
 
 def test_delta_rs_still_doubles_rows_where_two_put_the_same_files_together(three: str) -> None:
-    """The reason why Spark compacts here. If this test fails, delta-rs detects other compactions,
-    and can be used.
-    """
+    """Why Spark compacts here. If this fails, delta-rs can be used."""
     looked_at = DeltaTable(three)
     DeltaTable(three).optimize.compact()
     looked_at.optimize.compact()

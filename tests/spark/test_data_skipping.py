@@ -105,9 +105,7 @@ FILTERS = [
 def test_a_filter_finds_the_same_rows_whether_files_are_passed_over_or_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """By Spark: everything that passes rows over is off the one time (files by the log, row groups
-    by their footers).
-    """
+    """One time without data skipping by log and footers."""
     path = str(tmp_path / "table")
     load = Load(ArrowWriter(made=SCHEMA), OneFileEach())
     destination = Destination(path, "app", ("country", "flag", "born"))
@@ -137,9 +135,7 @@ def skipping(spark: SparkSession, value: str) -> Iterator[None]:
 
 
 def one_by_one(spark: SparkSession, path: str, filters: list[str]) -> list[int]:
-    """Each filter as a query of its own, all of them as one job: branches of a union are planned
-    each by itself.
-    """
+    """Each filter as a query, all of them as one job."""
     spark.read.format("delta").load(path).createOrReplaceTempView("skipped")
     every = " union all ".join(
         f"select {i} i, count(*) c from skipped where {each}" for i, each in enumerate(filters)

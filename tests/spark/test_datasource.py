@@ -535,9 +535,7 @@ TOPIC = "clicks"
 
 @pytest.fixture(scope="module")
 def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Two brokers with two logs each, of several segments, with plain and nested compressed
-    entries.
-    """
+    """Two brokers with two logs of several segments, plain and compressed entries."""
     folder, properties = tmp_path_factory.mktemp("jafka"), {"log.file.size": "4096"}
     with EmbeddedCluster(2, version=JAFKA, folder=folder, properties=properties) as cluster:
         TRAFFIC.create_topic(cluster, TOPIC, 4, replication_factor=1, config=None)

@@ -180,9 +180,7 @@ def test_of_two_appends_at_a_time_under_one_number_exactly_one_is_applied(
 def test_an_append_that_loses_the_race_after_its_check_is_found_by_the_read_back(
     spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
 ) -> None:
-    """The other driver commits while our job runs: Spark raises, for a first write a bare
-    Py4JJavaError.
-    """
+    """The other driver commits while our job runs: Spark raises."""
     ours, theirs = make_plan(1), make_plan(1, created_at_ms=9)
     slow = rows_of(ours).withColumn("value", _commit_meanwhile(theirs, path)("value"))
     outcome = append(ours, slow)

@@ -63,9 +63,7 @@ def test_a_worker_without_the_package_is_reported_with_the_command_that_creates_
 
 
 def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> None:
-    """As in `RDD.collect`: py4j shuts the connection of an interrupted call, and
-    `SCCallSiteSync.__exit__` makes the next one.
-    """
+    """As `RDD.collect`: py4j closes the interrupted call's connection, then calls again."""
     from py4j.protocol import Py4JNetworkError
 
     lost = Py4JNetworkError("Answer from Java side is empty")

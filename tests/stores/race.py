@@ -99,9 +99,7 @@ class Racers:
         return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(iterator)
 
     def begun_before(self) -> bool:
-        """Return True if the log store reports success for a version that delta-rs committed while
-        its file was open.
-        """
+        """True if the log store reports success for a version that delta-rs committed."""
         table = self.table()
         line, opened = self.jvm.java.io.PipedWriter(), threading.Event()
         lines = (

@@ -30,9 +30,7 @@ PYTHONPATH="{libraries}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{python}" -S "$@"
 
 @pytest.fixture(scope="session")
 def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A `python` of a worker that has other packages. It can still import the content of
-    `--py-files`.
-    """
+    """A `python` of workers without this package; `--py-files` can be imported."""
     script = tmp_path_factory.mktemp("bare") / "python"
     script.write_text(
         _SCRIPT.format(libraries=sysconfig.get_path("purelib"), python=sys.executable)
@@ -80,9 +78,7 @@ def make_pipeline(
     tmp_path: Path,
     without_spark: bool,
 ) -> Callable[..., Pipeline]:
-    """`make_pipeline(partitions=4, source={...})`: a pipeline on a new topic, with its own group
-    and folder.
-    """
+    """`make_pipeline(partitions=4, source={...})`: a pipeline with its own topic and group."""
     everywhere = WITHOUT_SPARK if without_spark else {}
 
     def make(

@@ -39,9 +39,7 @@ WITHOUT_SPARK: Mapping[str, Any] = {
 
 @dataclass
 class Pipeline:
-    """`settings` are merged into the conf, section by section; `everywhere` before them, also in
-    what `under` makes.
-    """
+    """`settings` are merged into the conf by section, after `everywhere`."""
 
     cluster: EmbeddedCluster
     folder: Path
@@ -79,9 +77,7 @@ class Pipeline:
         return path
 
     def under(self, name: str, **changes: Any) -> Pipeline:
-        """The same conf under one more group: a folder and a ledger of its own, the same topic and
-        table.
-        """
+        """The same topic and table with another group, folder and ledger."""
         folder = self.folder / name
         folder.mkdir()
         return replace(
@@ -107,9 +103,7 @@ class Pipeline:
         return run_etl(*words, str(self.conf), *after, *(["--json"] if json_too else []))
 
     def accept_log(self, *words: str) -> CommandResult:
-        """Run a command for truncated or recreated partitions: `words` are partitions, then
-        options.
-        """
+        """`etl topics accept-changes` of partitions, then options."""
         options = next((n for n, word in enumerate(words) if word.startswith("-")), len(words))
         partitions = [word for name in words[:options] for word in ("-p", name)]
         return run_etl(
@@ -127,9 +121,7 @@ class Pipeline:
         return result
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """The same in a process of its own, as the leader of its own process group; `variables` are
-        added to its environment.
-        """
+        """A process with its own process group; `variables` are added to its environment."""
         environment = {
             **os.environ,
             "JDK_JAVA_OPTIONS": SHORT_RUN,
@@ -232,9 +224,7 @@ class BrokenOff(BaseException):
 
 
 class Before(Dying):
-    """`run(settings, around=Before("append", deed))`: a run in which something else happens, once,
-    before a verb of its world.
-    """
+    """`run(settings, around=Before("append", deed))`: `deed` happens once before that verb."""
 
     def __init__(self, verb: str, deed: Callable[[], object]) -> None:
         super().__init__(cast(Services, None), verb)  # the run brings its worlds
@@ -258,8 +248,6 @@ def break_off() -> None:
 
 
 def broken_off_before(verb: str, pipeline: Pipeline, request: Request | None = None) -> None:
-    """A run in this process that ends silently when it would begin `verb`; `request`: its bounds
-    and key.
-    """
+    """A run in this process that ends silently before `verb`."""
     with pytest.raises(BrokenOff):
         run(load_settings(pipeline.conf), request=request, around=Before(verb, break_off))

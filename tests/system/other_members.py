@@ -70,9 +70,7 @@ class OtherMember:
         assert wait_until(lambda: self.read.total() >= count, WITHIN_S), self.read.total()
 
     def rests_while_it_owns(self, count: int) -> None:
-        """Wait until it reads nothing: from now on it does not while it owns so many partitions, so
-        that what comes is left to others.
-        """
+        """Wait until it reads nothing, which it does not while it owns so many partitions."""
         self._alone = count
         assert self._rested.wait(WITHIN_S), f"it reads on, and owns {self.owned}"
 

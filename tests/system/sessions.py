@@ -13,9 +13,7 @@ from etl.io.zookeeper.session_requests import ZooKeeper
 
 @contextlib.contextmanager
 def session_at(connect: str, **options: Any) -> Iterator[KazooClient]:
-    """A session of kazoo's alone, which ends with the block; by `client_id` it is the one of that
-    id and password.
-    """
+    """A session of kazoo's alone; `client_id`: the one of that id and password."""
     client = KazooClient(hosts=connect, **options)
     client.start()
     try:
@@ -26,8 +24,6 @@ def session_at(connect: str, **options: Any) -> Iterator[KazooClient]:
 
 
 def lose_session(zookeeper: ZooKeeper, connect: str | None = None) -> None:
-    """End a session as its timeout would: any client that knows its id and password can. `connect`:
-    another address of the server.
-    """
+    """End a session by its id and password. `connect`: another address of the server."""
     with session_at(connect or zookeeper.hosts, client_id=zookeeper.client.client_id):
         pass

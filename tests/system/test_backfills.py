@@ -18,9 +18,7 @@ INTERVAL = ("--from", "0", "--until", "100")
 
 @pytest.fixture
 def late(pipeline: Pipeline) -> Pipeline:
-    """A pipeline of four partitions that began at offset 100 of each, and has loaded 200 records
-    more; a plan takes on 160 records.
-    """
+    """A pipeline that began at offset 100 of each partition; 160 records per plan."""
     pipeline.settings = {"source": {"starting_offsets": "latest"}}
     pipeline.produce(400)
     pipeline.ran()

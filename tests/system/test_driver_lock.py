@@ -181,9 +181,7 @@ def test_a_killed_driver_is_replaced_at_once(connect: str, zookeeper: ZooKeeper)
 def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
-    """Containers may share a host name; the pid of a driver in one of them does not exist here, or
-    is another process.
-    """
+    """Its pid does not exist here, or is another process."""
     apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if (
         not shutil.which("unshare")

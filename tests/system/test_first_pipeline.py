@@ -50,9 +50,7 @@ def loaded_by(conf: Path, table: Path, *words: str) -> CommandResult:
 
 
 def in_logs(text: str, run_id: str) -> None:
-    """Standard error of a run under `--log-format json`: each line an object, from its beginning to
-    what it came to.
-    """
+    """Standard error under `--log-format json`, as objects."""
     lines = [json.loads(line) for line in text.splitlines()]
     assert (lines[0]["message"], lines[-1]["message"]) == ("Run started", "Run ended: done")
     assert lines[-1]["records_read"] == RECORDS

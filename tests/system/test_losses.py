@@ -123,9 +123,7 @@ def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hid
 def test_two_drivers_at_the_same_moment_write_each_loss_once(
     path: str, monkeypatch: pytest.MonkeyPatch, there_before: bool
 ) -> None:
-    """The second one writes all of it between the moment the first has looked, and the moment the
-    first commits.
-    """
+    """The second one writes between the first one's look and its commit."""
     if there_before:
         record_losses(plan_of(2, Loss(OTHER, 0, 1, LossReason.EXPIRED)), app_id=APP, path=path)
     real, met = losses._rows, list[bool]()
@@ -223,9 +221,7 @@ def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> No
 
 @pytest.fixture
 def losing(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """A pipeline with `on_data_loss: skip`. Its next run finds offsets 100 to 149 of partition 1
-    expired.
-    """
+    """A pipeline with `on_data_loss: skip`; offsets 100 to 149 of partition 1 expired."""
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
     pipeline.ran()
@@ -261,9 +257,7 @@ def test_expired_offsets_are_a_row_of_the_losses_table_and_strict_ends_with_3(
 def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_strict_ends_with_3(
     make_pipeline: Callable[..., Pipeline], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Offsets 0 to 99 of each partition are loaded, and plan 2 reads 100 to 199; the conf admits
-    another topic as well.
-    """
+    """Offsets 0 to 99 of each partition are loaded; plan 2 reads 100 to 199."""
     pipeline = make_pipeline()
     pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
     pipeline.settings["source"] = {"topics": [f"{pipeline.topic}(-kept)?"]}

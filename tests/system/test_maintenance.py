@@ -19,9 +19,7 @@ SPARK = {"pyspark", "py4j", "delta"}
 
 
 def grown_older(table: Path, days: int) -> None:
-    """As if all that was written lay there for so long: VACUUM goes by the time of a removal in the
-    log and by that of files.
-    """
+    """Set the files' times back: VACUUM uses them."""
     for path in table.rglob("*"):
         if path.is_file():
             os.utime(path, (time.time() - days * DAY_S,) * 2)

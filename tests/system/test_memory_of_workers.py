@@ -62,9 +62,7 @@ def peak_mb(worker: Worker) -> float:
 
 
 def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path) -> float:
-    """Of one worker that does the tasks of a range one after the other, as a run without Spark
-    would cut it.
-    """
+    """Of one worker that does a range's tasks one after the other."""
     host, port = cluster.bootstrap.split(":")
     reading = ReadOptions(
         fetch=FetchOptions(

@@ -115,9 +115,7 @@ def test_losses_of_a_run_are_in_the_losses_table_next_to_the_stored_location(
 
 @pytest.fixture
 def in_catalog(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Iterator[Pipeline]:
-    """A pipeline with the table `table` of a new schema, in the pipeline's directory. Small plans
-    need no Spark.
-    """
+    """A pipeline with a table of a new schema, in its own directory, without Spark."""
     pipeline = make_pipeline(partitions=1)
     schema = f"lake_{pipeline.topic.replace('-', '_')}"
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{pipeline.folder}'")

@@ -90,9 +90,7 @@ def test_a_first_run_that_is_refused_leaves_no_znode(
 
 @pytest.fixture
 def renamed(pipeline: Pipeline) -> Pipeline:
-    """The same conf under another group: the same topic, the same table, an empty ledger. The old
-    one has loaded 80 records.
-    """
+    """The same topic and table under another group, after 80 loaded records."""
     for _ in range(2):
         pipeline.produce(40)
         pipeline.ran()

@@ -56,9 +56,7 @@ def client(connect: str, zookeeper: ZooKeeper) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def jafka(client: KazooClient) -> KazooClient:
-    """Two brokers with the topic clicks, one with eleven partitions; a topic on brokers that are
-    unreachable.
-    """
+    """Two brokers with the topic clicks; another topic on unreachable brokers."""
     client.create("/brokers/ids/1", b"vm-1795173889337:vm:19096:true", makepath=True)
     client.create("/brokers/ids/10", b"fe80##1-1795173889338:fe80##1:9092", makepath=True)
     client.create("/brokers/topics/clicks/1", b"11", makepath=True)
@@ -340,9 +338,7 @@ def test_the_doctor_reports_a_partition_without_a_leader_with_the_brokers_of_its
 
 @pytest.fixture
 def brokers(zookeeper: ZooKeeper) -> Iterator[list[JafkaBroker]]:
-    """Brokers 1 and 2 with the topic clicks, two partitions on the first one, and their
-    registrations.
-    """
+    """Brokers 1 and 2 with clicks, two partitions on the first one, registered."""
     with (
         JafkaBroker(counts={"clicks": 2}).listening() as first,
         JafkaBroker(counts={"clicks": 1}).listening() as second,

@@ -26,9 +26,7 @@ def marked(rows):
 
 @pytest.fixture
 def marking(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """A pipeline that has loaded 600 records by two plans. Its conf now has a transform that marks
-    each row.
-    """
+    """A pipeline with 600 records by two plans, and now a transform that marks rows."""
     pipeline.produce(400)
     pipeline.ran()
     pipeline.produce(200)

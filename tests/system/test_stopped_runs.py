@@ -66,9 +66,7 @@ def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(
 def test_a_second_driver_does_not_disturb_the_first_and_stopping_that_loses_and_leaves_nothing(
     spoiled: tuple[Pipeline, FakeBroker], what: signal.Signals
 ) -> None:
-    """Terminals and Airflow signal all processes of a job, and SIGTERM ends Spark's JVM before the
-    run can stop it.
-    """
+    """Schedulers signal all processes; SIGTERM ends the JVM before the run can."""
     pipeline, broker = spoiled
     pipeline.settings["source"]["request_timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
@@ -125,9 +123,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm(spoiled: tuple[Pipeline, FakeBr
 def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
-    """The run of each conf is a process with a session of its own, which a terminal's Ctrl-C does
-    not reach: it is handed on.
-    """
+    """Each run has a session of its own, which Ctrl-C does not reach: it is forwarded."""
     pipeline, broker = spoiled
     pipeline.settings["source"]["request_timeout_s"] = 120
     first, confs = pipeline.conf, pipeline.folder / "confs"

@@ -266,9 +266,7 @@ Shape = Callable[[str], str]
 
 @pytest.fixture
 def shape(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Shape:
-    """`shape("rows.limit(1)")`: the pipeline's transform makes that of its rows; called again, it
-    is changed under its name.
-    """
+    """`shape("rows.limit(1)")`: the pipeline's transform does that, under the same name."""
     monkeypatch.syspath_prepend(str(pipeline.folder))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     name = f"shape_of_{pipeline.topic.replace('-', '_')}"

@@ -151,9 +151,7 @@ def of_the_page() -> list[str]:
 
 @pytest.fixture(scope="module")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A new environment with nothing but the wheel, as the page makes it; the libraries come from
-    the registry.
-    """
+    """A new environment with the wheel alone, as the page makes it."""
     place = Place(tmp_path_factory.mktemp("installed"), source)
     for text in of_the_page():
         if not text.startswith("etl "):
@@ -180,9 +178,7 @@ def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> 
 def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
     installed: Place, cluster: EmbeddedCluster, filled: str
 ) -> None:
-    """By the steps of docs/guides/schedule.md: Delta's jars, a first conf, the doctor and a run; then its
-    proof.
-    """
+    """docs/guides/schedule.md: Delta's jars, a first conf, the doctor, a run, its proof."""
     installed.type("/opt/venv/bin/python -m etl.testkit")
     for text in of_the_page():
         if text.startswith("etl "):
@@ -242,9 +238,7 @@ def test_the_zip_loads_a_table_by_the_commands_of_the_page_and_its_workers_compi
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Delta's jars are named by their place, as the command that `etl package` prints has them on a
-    machine where they are.
-    """
+    """Delta's jars are named by place, as `etl package` prints them where they are."""
     name, here, jars = topic(2), tmp_path / "here", ",".join(map(str, delta_jars()))
     page = ROOT / "docs" / "guides" / "schedule.md"
     (here / "conf").mkdir(parents=True)

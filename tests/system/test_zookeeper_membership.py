@@ -242,9 +242,7 @@ def test_a_new_partition_is_shared_at_once(make: Make, zookeeper: ZooKeeper) -> 
 def dealt(
     zookeeper: ZooKeeper, member: ZooKeeperMember, counts: dict[str, int], theirs: dict[str, int]
 ) -> bool:
-    """Return True if that member owns its round-robin assignment of these topics, next to a
-    consumer `group_a` that reads `theirs`.
-    """
+    """True if it owns its round-robin assignment next to `group_a`, which reads `theirs`."""
     partitions = {
         topic: [TopicPartition(topic, p) for p in range(count)] for topic, count in counts.items()
     }

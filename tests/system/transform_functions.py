@@ -43,9 +43,7 @@ def tens(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the task of each row, for tasks of this process that reported their start; lists and
-    maps of it, too.
-    """
+    """The task of each row, for tasks that reported their start; also as lists and maps."""
     task = pa.array([run_task._tasks] * batch.num_rows, pa.int64())
     more = {
         "task": task,
@@ -60,9 +58,7 @@ def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def hours(frame: DataFrame) -> DataFrame:
-    """Add what Spark and a Python function of its workers make of a moment and of a time without a
-    zone.
-    """
+    """What Spark and Python make of a moment and of a time without a zone."""
     from pyspark.sql import functions
 
     in_python = functions.udf(lambda moment: moment.hour, "int")

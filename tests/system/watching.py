@@ -29,9 +29,7 @@ print(json.dumps({"code": code, "started": started, "loaded": [name for name in 
 def watched(
     pipeline: Pipeline, *words: str, after: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A command on its conf in a process of its own, as a scheduler starts it: what it cost, and
-    its document.
-    """
+    """A command in a process of its own: its cost, and its document."""
     ran = subprocess.run(
         [sys.executable, "-c", _WATCHED, *words, str(pipeline.conf), *after],
         cwd=ROOT,

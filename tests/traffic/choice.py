@@ -16,9 +16,7 @@ from tests.traffic.rows import Message, Row
 
 
 class Traffic(Protocol):
-    """What others than the package do with topics on brokers of one kind. Logs are counted over all
-    brokers together.
-    """
+    """What others do with topics; logs are counted over all brokers together."""
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -42,16 +40,12 @@ class Traffic(Protocol):
     def load(
         self, cluster: EmbeddedCluster, topic: str, first: int, count: int, partitions: int
     ) -> None:
-        """Append `count` events from number `first` on, in every codec, spread evenly, and return
-        when the brokers have them.
-        """
+        """Append `count` events from `first` on, in every codec; return when brokers have them."""
 
     def sending(
         self, cluster: EmbeddedCluster, topic: str
     ) -> AbstractContextManager[Callable[[Sequence[Message]], None]]:
-        """`send(messages)` within the block; at its end all are sent. Raises KafkaError or OSError
-        while brokers are away.
-        """
+        """`send(messages)` in the block. Raises KafkaError or OSError without brokers."""
 
     def in_topic(self, cluster: EmbeddedCluster, topic: str) -> Counter[Row]:
         """Every readable record of the topic."""

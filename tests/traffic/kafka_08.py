@@ -22,9 +22,7 @@ _BY_THE_LEADER, _WITHIN_MS = 1, 10_000
 
 
 class Kafka08Traffic(OldTraffic):
-    """Messages are plain, in gzip, or in snappy. Files are read by kafka-python's record parser,
-    with its CRC check.
-    """
+    """Messages are plain, in gzip, or in snappy; files are read by kafka-python."""
 
     place = ("partition", "offset")
     conf: Mapping[str, object] = {"source": {"assume_cluster_id": "kafka-0-8"}}

@@ -25,9 +25,7 @@ from tests.traffic.rows import Message, Row, hash_of
 
 
 def grow_topic(cluster: EmbeddedCluster, topic: str, partitions: int) -> None:
-    """Give a topic that many partitions, create it where it does not exist, and wait until each has
-    a leader.
-    """
+    """Create or extend a topic, and wait until each partition has a leader."""
     addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
     with Brokers(addresses) as request:
         if not request.describe([topic]).leaders:
@@ -39,9 +37,7 @@ def grow_topic(cluster: EmbeddedCluster, topic: str, partitions: int) -> None:
 
 
 class ModernTraffic:
-    """See `choice.Traffic`. Records are batches of every codec, which our own client appends
-    unchanged.
-    """
+    """See `choice.Traffic`. Batches of every codec, which our client appends unchanged."""
 
     place = ("partition", "offset")
     conf: Mapping[str, Any] = {}
@@ -119,9 +115,7 @@ class ModernTraffic:
 def took(
     broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[Message]
 ) -> bool:
-    """Append, unless the broker does not know yet that it leads the partition, or that the topic
-    exists.
-    """
+    """Append; False if the broker does not know yet that it leads the partition."""
     try:
         broker.produce(topic, partition, batch)
     except (BrokerError, TopicMissing) as error:
@@ -132,9 +126,7 @@ def took(
 
 
 def _leaders(cluster: Brokers, topic: str, partitions: int) -> dict[int, Broker]:
-    """The leader of each partition, once all have one: after the restart of a broker that takes a
-    moment.
-    """
+    """The leader of each partition, once all have one."""
     found: dict[int, Broker] = {}
 
     def are_known() -> bool:

@@ -108,9 +108,7 @@ class OldTraffic(ABC):
 
 @contextlib.contextmanager
 def asking(broker: Kafka) -> Iterator[Callable[[bytes], Callable[[], bytes]]]:
-    """A connection: `ask(request)` sends a frame, and what it gives waits for the answer. OSError
-    when the broker hangs up.
-    """
+    """`ask(request)` sends a frame; its result waits. OSError if the broker hangs up."""
     with socket.create_connection((HOST, broker.port), timeout=_WITHIN_S) as connection:
 
         def answer() -> bytes:

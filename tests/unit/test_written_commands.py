@@ -24,9 +24,7 @@ _REASON = re.compile(rf"(?<![`.\w/-])etl ((?:{FIRST_WORDS}) [^`;]*?--reason \.\.
 
 
 def named_in(text: str) -> Iterator[str]:
-    """Return the words after `etl`: of commands between backticks, and in a sentence up to the
-    reason at their end.
-    """
+    """The words after `etl` of commands between backticks."""
     one_line = re.sub(r"\s+", " ", text)
     yield from re.findall(r"`etl ([a-z][^`|\\]*)", one_line)
     yield from _REASON.findall(one_line)

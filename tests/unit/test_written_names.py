@@ -77,9 +77,7 @@ def is_setting(name: str) -> bool:
 
 @functools.cache
 def is_there(name: str) -> bool:
-    """Whether it is a module of ours, from any of its folders on, or a symbol in one, or the member
-    of a class.
-    """
+    """True for a module, a symbol in one, or a member of a class of ours."""
     parts = name.split(".")
     for path in MODULES:
         symbols = written(path).symbols

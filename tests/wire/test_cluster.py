@@ -430,9 +430,7 @@ def test_brokers_without_a_common_version_report_no_group_and_stop_nothing() -> 
 
 
 def test_a_slow_broker_does_not_delay_requests_to_others() -> None:
-    """Each broker delays its answer until all have a request: 24 of them, where a large cluster has
-    hundreds.
-    """
+    """Each broker waits until all 24 have a request."""
     many = 24
     all_asked = threading.Barrier(many)
 

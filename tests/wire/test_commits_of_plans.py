@@ -298,9 +298,7 @@ def test_a_commit_in_doubt_is_not_void(fencing: FakeBroker, cluster: Cluster) ->
 
 
 def test_a_topic_may_be_new_to_a_coordinator(fencing: FakeBroker, cluster: Cluster) -> None:
-    """The brokers' metadata has it: the same commit is sent again, and accepted as soon as the
-    coordinator knows it.
-    """
+    """The same commit is sent again until the coordinator knows the topic."""
     for partition in (FIRST, SECOND):
         fencing.log(partition.topic, partition.partition)
     fencing.world.refused_logs[SECOND.topic, SECOND.partition] = 3

@@ -370,9 +370,7 @@ def test_periodic_work_delays_no_rebalance(
 
 
 def test_records_of_a_failing_program_are_not_committed(broker: FakeCoordinator) -> None:
-    """It may not have come to all that the last poll handed out, and the next one is to be given
-    it.
-    """
+    """It may not have processed all that the last poll returned."""
     more(broker)
     with (
         pytest.raises(ZeroDivisionError),

@@ -393,9 +393,7 @@ def test_a_held_assignment_spans_epochs(broker: FakeCoordinator, stage: Stage) -
 
 
 def test_a_join_waits_for_a_held_share(broker: FakeCoordinator, stage: Stage) -> None:
-    """Members learn of it with a heartbeat, release partitions after their next poll, and report it
-    with another heartbeat.
-    """
+    """Members learn of it and report it with heartbeats."""
     consumers = of(stage, CONSUMERS)
     with consumers.joined() as (holder, share):
         holder.hold()

@@ -194,9 +194,7 @@ def test_a_larger_message_is_requested_with_more_bytes(old: OldBroker, size: int
 
 
 def test_offsets_above_the_high_watermark_are_not_skipped(old: OldBroker) -> None:
-    """These releases answer with an error without details; later ones answer with no records and
-    the high watermark.
-    """
+    """These releases return an error; later ones no records and the high watermark."""
     old.log("demo", 0).hidden = 5
     with pytest.raises(
         RanOutBeforeUntil, match="cannot be read up to 30: its readable end stays below"

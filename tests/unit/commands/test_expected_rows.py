@@ -42,9 +42,7 @@ CAPPED = settings_of(starting_offsets="earliest", limits={"max_records_per_plan"
 
 @pytest.fixture
 def outside() -> Outside:
-    """Offsets [0, 40) were loaded into a lost table, and its loss was accepted; the present table
-    has [40, 45).
-    """
+    """[0, 40) went to a lost table and was accepted; the present one has [40, 45)."""
     outside = Outside({LOG: FakeLog(40)})
     for _ in range(5):
         run(outside, CAPPED)

@@ -94,9 +94,7 @@ def recreated_while_two_was_away() -> Outside:
 
 
 def kept_by_two() -> Outside:
-    """Recreated on broker 1 while broker 2, which kept its partition, was unreachable; now it is
-    available again.
-    """
+    """Recreated on broker 1 while broker 2 was unreachable."""
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, BROKER_1)
@@ -285,9 +283,7 @@ def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every
 
 
 class WithoutBytes(PhysicalLog):
-    """One of which nothing is compared, as by a plan of an earlier version, or where the new log
-    holds the same bytes there.
-    """
+    """A plan without fingerprints, or new logs with the same bytes."""
 
     def tail(self, until: int, size: int) -> Fingerprint:
         return Fingerprint(until, size, "as ever")

@@ -70,9 +70,7 @@ def starts_of(outside: Outside, partition: TopicPartition = ONE) -> list[int]:
 
 
 def moved_inside_a_message() -> tuple[Outside, list[int], int]:
-    """Another client moved the offset of ONE, which has three new messages; where its messages
-    begin, and our position.
-    """
+    """Another client moved ONE's offset; where its messages begin, and our offset."""
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)

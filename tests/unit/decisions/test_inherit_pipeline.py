@@ -98,9 +98,7 @@ def ruled(outside: Outside) -> Outside:
 
 
 def reject_doubled(outside: Outside) -> None:
-    """Each record after the predecessor's offsets is loaded once, and none of those before them
-    again.
-    """
+    """Each record after the predecessor's offsets is loaded once, none before them."""
     there = {
         (partition, offset)
         for partition, found in outside.logs.items()
@@ -430,9 +428,7 @@ def test_a_pipeline_does_not_inherit_itself_if_the_table_is_older_than_its_ledge
 
 
 def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
-    """The stored plan of a copy of ZooKeeper that was replaced before it was executed, and the plan
-    that continues after its rows.
-    """
+    """A stored plan of an old copy of ZooKeeper, and the plan after its rows."""
     outside = outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "id-1"}
     run(outside)

@@ -92,9 +92,7 @@ def test_a_tiered_topic_is_not_reported_by_size_since_its_logs_are_local_parts_o
 def test_without_retention_of_brokers_the_movement_of_the_log_start_counts(
     ago_s: int, is_told: bool
 ) -> None:
-    """It moved by 100 since the plan, and 300 are left: a third of the time that passed, three
-    times over.
-    """
+    """100 expired since the plan and 300 are left: three times the time that passed."""
     found = soon(snapshot_of(ledger=ledger_of({A: 0}, ago_s)), OffsetRange(A, 400, 1_000))
     assert bool(found) is is_told
     if found:

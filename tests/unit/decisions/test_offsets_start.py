@@ -37,9 +37,7 @@ FIRST_RUN_MS = 1_700_000_000_000
 
 
 def without_a_leader(*, later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
-    """Partition 0 has 6 records and no leader; records that are not from 1970 have these
-    milliseconds.
-    """
+    """Partition 0 has 6 records and no leader."""
     outside = outside_of(6, 3, 0)
     outside.logs[LOGS[0]].has_leader = False
     outside.logs[LOGS[0]].later = later
@@ -113,9 +111,7 @@ def skipping_owners(**source: Any) -> Settings:
 
 
 def with_an_unread_topic(why: str, *ends: int) -> Outside:
-    """Another topic with four records that are older than the first run, and that this one cannot
-    read: a partition of its own.
-    """
+    """Another topic with four older records, which this run cannot read."""
     outside = outside_of(*ends)
     outside.logs[UNREAD] = FakeLog(4, has_leader=why != "no_leader")
     outside.owners = {UNREAD: "group_host-1-0"} if why == "owned" else {}

@@ -142,9 +142,7 @@ def test_a_driver_of_this_pipeline_is_no_other_owner_and_one_of_another_pipeline
 def test_our_own_registration_is_no_live_consumer_and_its_claims_have_no_other_owner(
     instance_id: str | None, consumer: str
 ) -> None:
-    """A member that was killed stays registered until its session ends, and a command may look
-    while a run is a member.
-    """
+    """A killed member stays registered until its session ends."""
     settings = settings_of(mode="join", join={"instance_id": instance_id})
     snapshot = snapshot_of({B: f"{consumer}-3"}, consumer)
     assert leave_to_owners(snapshot, settings) == with_facts(snapshot, owners={})

@@ -150,9 +150,7 @@ def _with(owners: Owners, partitions: frozenset[int], i: int) -> Owners:
 
 
 def _called(s: State) -> State:
-    """The watch on the members fires. Ours fires once; the client of old consumers sets theirs
-    again by itself.
-    """
+    """The watch on the members fires; old consumers set theirs again."""
     called = []
     for who in s.all:
         if who.has_watch:
@@ -282,9 +280,7 @@ def broken_law(s: State) -> str | None:
 
 
 def after_quiet(s: State) -> State:
-    """The final state if no member joins or leaves: each takes its steps in turn, and none nudges
-    while another one can do anything.
-    """
+    """The final state if no member joins or leaves any more."""
     s = s._replace(left=Left(starts=0, leaves=0, crashes=0, nudges=3))
     for turn in range(200):
         found = list(steps(s, is_quiet=True))
@@ -305,9 +301,7 @@ def is_settled(s: State) -> bool:
 
 
 def explore(start: State) -> tuple[int, str | None]:
-    """How many states can be reached, and the shortest way to one that breaks a law, a line for
-    each step; None where every law holds.
-    """
+    """The number of states, and the shortest way to one that breaks a law, or None."""
     before: dict[State, tuple[str, State] | None] = {start: None}
     queue = deque([start])
     calm = set[State]()

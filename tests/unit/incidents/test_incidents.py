@@ -39,9 +39,7 @@ def incident_of(name: str) -> Incident:
 
 
 def decide(snapshot: Snapshot, settings: Settings, now_ms: int, uid: str = "unnamed") -> NextStep:
-    """The step that the run took which saw this; `uid` is that of a first plan. Raises what stopped
-    it.
-    """
+    """The step of the run that observed this. Raises its error."""
     step = next_step(snapshot, settings, now_ms=now_ms, uid=uid)
     if step.refusal:
         raise step.refusal
@@ -49,9 +47,7 @@ def decide(snapshot: Snapshot, settings: Settings, now_ms: int, uid: str = "unna
 
 
 def decided_as_then(incident: Incident) -> list[str]:
-    """For each look what it comes to: that there is nothing new, the run's plan, or the run's
-    error. Fails where it is another.
-    """
+    """The decision for each snapshot. Fails if it is another than the run's."""
     found = []
     for snapshot in incident.looks:
         for then in (*incident.plans, NO_PLAN):

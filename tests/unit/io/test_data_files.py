@@ -76,9 +76,7 @@ def test_a_file_has_the_very_rows_that_were_given(tmp_path: Path, codec: Codec) 
 
 
 def test_columns_of_wider_types_come_as_the_tables_own(tmp_path: Path) -> None:
-    """A reader of the table goes by the log's types, and some take the bytes of a file for them as
-    they are.
-    """
+    """Readers use the log's types for the bytes of a file."""
     given = rows([5, 6], key=[b"k", None], headers=[None, []])
     wide = {
         "partition": pa.int64(),
@@ -150,9 +148,7 @@ def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(
 
 
 def test_a_text_without_statistics_in_its_row_group_is_bounded_anyway(tmp_path: Path) -> None:
-    """Parquet keeps no bounds of more than 4 KiB. Those of the other row groups would be too tight,
-    and rows lost in filters.
-    """
+    """Parquet keeps no bounds over 4 KiB; those of other row groups would lose rows."""
     given = rows([1], topic=["z" * 5000]), rows([2], topic=["a"])
     [file] = written(wanted(tmp_path, row_group_bytes=1), *given)
     statistics = json.loads(file.stats)

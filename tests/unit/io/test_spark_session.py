@@ -88,9 +88,7 @@ def test_a_short_run_adds_the_option_for_one_compiler_to_the_jvms_own() -> None:
 def own_file(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Path:
-    """Where Spark's own file would be; the folder is named by the variable that is the fixture's
-    parameter.
-    """
+    """The place of Spark's own file; the parameter is the folder's variable."""
     place = getattr(request, "param", "SPARK_CONF_DIR")
     folder = tmp_path if place == "SPARK_CONF_DIR" else tmp_path / "conf"
     folder.mkdir(exist_ok=True)

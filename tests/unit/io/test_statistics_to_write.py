@@ -91,9 +91,7 @@ def valued(row: Any, path: tuple[str, ...]) -> Any:
 
 
 def in_order(value: Any, kind: pa.DataType) -> Any:
-    """A value, or a bound of the log, as something that orders as readers order it; NaN is the
-    greatest number (Spark).
-    """
+    """A value or bound in the order of readers; NaN is the greatest number."""
     if isinstance(value, str) and pa.types.is_date(kind):
         return date.fromisoformat(value)
     if isinstance(value, str) and pa.types.is_timestamp(kind):
@@ -312,9 +310,7 @@ TEXTS = st.text(st.sampled_from("aé\x7f\x80😀\U0010ffff"), max_size=40) | st.
 def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
     texts: list[str], prefix: str
 ) -> None:
-    """In the order of their bytes, by which all readers compare. The log is read whole by each of
-    them, so it keeps 32 characters.
-    """
+    """In the order of their bytes; the log keeps 32 characters."""
     texts = [prefix + text for text in texts]
     least, greatest = text_bounds(min(texts, key=str.encode), max(texts, key=str.encode))
     assert all(least.encode() <= text.encode() <= greatest.encode() for text in texts)

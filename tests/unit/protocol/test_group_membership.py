@@ -202,9 +202,7 @@ GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "groups").glob("*.json")
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_what_real_coordinators_answered_is_read(path: Path) -> None:
-    """Recorded from real brokers by `python -m tests.groups.coordinator_golden`: each answer with
-    its decoded values.
-    """
+    """Recorded by `python -m tests.groups.coordinator_golden`."""
     document = json.loads(path.read_text())
     assert document["answers"]
     for each in document["answers"]:

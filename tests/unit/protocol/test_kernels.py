@@ -94,9 +94,7 @@ def test_a_length_or_varint_that_points_outside_its_record_is_corrupt(payload: b
 def test_however_many_headers_come_they_all_arrive(
     listed: list[tuple[tuple[bytes, bytes | None], ...]], crowd: int
 ) -> None:
-    """The buffers start with room for two headers a record and grow while a record batch is
-    decoded.
-    """
+    """The buffers start with two headers a record and grow."""
     records = [Rec(delta, b"v", headers=mine) for delta, mine in enumerate(listed)]
     records.append(
         Rec(
@@ -206,9 +204,7 @@ def double(number):
 
 
 def call_elsewhere(path: Path, cache: Path) -> str:
-    """Output of a fresh process that calls a kernel of a module in `path`; `cache` is all the home
-    it has.
-    """
+    """Output of a fresh process that calls a kernel; `cache` is its home."""
     environment = {
         **os.environ,
         "HOME": str(cache),

@@ -95,9 +95,7 @@ def test_bytes_without_an_lz4_header_stay_unchanged(content: bytes) -> None:
 
 
 def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> None:
-    """Brokers never mix them so; a transaction that is aborted before must not be aborted again
-    after.
-    """
+    """Brokers never mix them so."""
     producer = 4000
 
     def batch(offset: int, value: bytes) -> bytes:

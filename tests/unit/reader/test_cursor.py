@@ -201,9 +201,7 @@ def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> No
     [Cleanup(), Cleanup(False), Cleanup(False, is_tiered=True), Cleanup(True, is_tiered=True)],
 )
 def test_only_compaction_leaves_nothing_at_the_end_of_a_log(cleanup: Cleanup) -> None:
-    """Kafka 3.9 answers so, without an error, when its remote storage is slower than the broker
-    waits.
-    """
+    """Kafka 3.9 answers so when its remote storage is too slow."""
     cursor = cursor_of(100, 120, cleanup=cleanup)
     for _ in range(10 * EMPTY_RESPONSES_THAT_PROVE):
         feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
@@ -316,9 +314,7 @@ def test_rows_of_messages_do_not_depend_on_the_answers(
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
 def test_missing_offsets_lie_between(partition: list[OldEntry], data: st.DataObject) -> None:
-    """Offsets inside a wrapper or a record batch, or after the last of them, do not count as
-    missing.
-    """
+    """Offsets inside or after the last of a batch do not count as missing."""
     end, first = last_offset(partition[-1][1]) + 1, offsets_of(partition[:1])[0]
     from_offset = data.draw(st.integers(max(0, first - 9), end))
     until_offset = data.draw(st.integers(from_offset, end))

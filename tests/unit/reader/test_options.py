@@ -81,9 +81,7 @@ def ranges_json(*starts: int) -> str:
 
 
 def ranges(**options: str) -> list[tuple[int, int, int]]:
-    """(partition, from, until) of what these options read; a time lies at offset 20 of partition 0,
-    and no record elsewhere is so late.
-    """
+    """(partition, from, until) of these options; a time is at offset 20 of partition 0."""
     reading = parse_options({**LEAST, **options})
     found = {CLICKS[0]: 20, CLICKS[1]: None, CLICKS[2]: None}
     first, last = (

@@ -198,9 +198,7 @@ def kept_of_result(applied: CommitResult) -> CommitResult:
 
 
 def kept(snapshot: Snapshot) -> Snapshot:
-    """The snapshot in the JSON document; the table's own plan as a plan, since its bytes may
-    differ.
-    """
+    """The snapshot in the JSON document; the table's plan as a plan."""
     ledger, table = snapshot.ledger, snapshot.table
     ledger = replace(
         ledger,

@@ -155,9 +155,7 @@ def test_a_deleted_backfill_ends_after_its_present_plan_and_its_name_is_free() -
 def test_a_ledger_that_is_restored_during_a_run_gets_no_plan_of_it(
     moment: tuple[str, When], message: str
 ) -> None:
-    """Otherwise plan N would follow a plan that the ledger does not have, and a backfill would load
-    the offsets of that plan again.
-    """
+    """Otherwise a backfill would load offsets of plan N again."""
     outside = live(3, 3, 3)
     copy_of_ledger = outside.zookeeper.persistent()
     with pytest.raises(Crash):
@@ -231,9 +229,7 @@ def test_rows_that_only_an_unknown_plan_can_have_loaded_are_not_loaded_again() -
 
 
 def test_a_complete_backfill_reports_its_time_and_its_request() -> None:
-    """So long before now was another moment then: a schedule that gives each day one name would
-    load the first day alone.
-    """
+    """A relative time was another moment then: a fixed name would load one day alone."""
     outside = live(3, 3, 3)
     what = replace(backfill_request(0, 3), asked="from -24h until -1h")
     filled(outside, what)

@@ -45,9 +45,7 @@ Deed = Callable[[Outside], object]
 
 
 def stored(*, topic_id: str = "id-1") -> Outside:
-    """A was loaded up to 15 and B up to 4, and OTHER, of another topic, up to 6; plan 2 reads ten
-    offsets more of each and is stored.
-    """
+    """A was loaded up to 15, B to 4, OTHER to 6; the stored plan 2 reads ten more each."""
     outside = Outside({A: FakeLog(15), B: FakeLog(4), OTHER: FakeLog(6)})
     outside.topic_ids = {"clicks": topic_id, "clicks-2": f"{topic_id}-2"}
     run(outside)
@@ -110,9 +108,7 @@ TRUNCATED = Loss(A, 20, 25, LossReason.TRUNCATED)
 
 @dataclass(frozen=True)
 class Way:
-    """One way: the change of the partitions, the action after it, and the rows of the losses table
-    after a complete run.
-    """
+    """The change of the partitions, the action after it, and the rows of losses."""
 
     happens: Deed
     done: Deed
@@ -264,9 +260,7 @@ def test_a_run_stops_and_names_the_loss_unless_an_operator_accepted_it() -> None
 def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_of(
     happens: Deed, error: type[EtlError]
 ) -> None:
-    """The table of now was made since, so another plan takes the number of the stored one: of what
-    its logs lost a person decides.
-    """
+    """Another plan takes the number of the stored one: a person decides."""
     outside = Outside({A: FakeLog(25), OTHER: FakeLog(16)})
     outside.topic_ids = {"clicks": "id-1", "clicks-2": "id-2"}
     with pytest.raises(Crash):

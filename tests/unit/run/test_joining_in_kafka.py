@@ -256,9 +256,7 @@ def test_an_unfinished_void_plan_needs_no_decision_whatever_others_committed_sin
 def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_another_has_looked() -> (
     None
 ):
-    """The other assignment has none of its partitions: if that membership did not end, its commit
-    would be accepted, and the offsets would be lost.
-    """
+    """A commit of the other assignment would be accepted, and offsets lost."""
     outside = group_of(KAFKA, 5, 3)
     others = Others(outside)
     report = new_report()

@@ -69,9 +69,7 @@ def load(
 
 
 def reached(out: Outside, *, is_whole: bool = True) -> list[int]:
-    """How many offsets of each log are in the table; each is there once and none is left out, unless
-    it is not whole.
-    """
+    """The loaded offsets of each log, each once and without gaps unless not whole."""
     rows = out.rows()
     assert set(rows.values()) <= {1}
     found = [

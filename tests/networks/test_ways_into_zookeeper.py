@@ -25,9 +25,7 @@ pytestmark = pytest.mark.networks
 Way = dict[str, Any]
 WRONG = "opens-nothing-at-all"
 _LONG_S = 120
-"""No rejection takes so long: it comes at once, or after seconds if the server only closes the
-connection.
-"""
+"""Rejections come at once, or after seconds if the server only closes the connection."""
 
 
 class Servers:
@@ -59,11 +57,17 @@ class Servers:
         self.expired = server("expired", self.authority.signed("expired", *names, days=-1))
         self.silent: str = running.enter_context(_listening())
 
-    def trusted(self, **more: object) -> dict[str, str]:
+    def by_tls(self, **files: object) -> Way:
+        """Encryption to `plain`, which `authority` signed."""
+        tls = {"ca_file": self.authority.ca, **files}
         return {
-            "ca_file": str(self.authority.ca),
-            **{key: str(value) for key, value in more.items()},
+            "connect": self.plain.encrypted,
+            "tls": {key: str(value) for key, value in tls.items()},
         }
+
+    def by_both(self, **files: object) -> Way:
+        """Encryption and a login to `strict`."""
+        return {**self.by_tls(**files), "connect": self.strict.encrypted, "auth": login()}
 
 
 @contextlib.contextmanager
@@ -85,7 +89,6 @@ def login(
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """All of them."""
     with contextlib.ExitStack() as running:
         yield Servers(tmp_path_factory.mktemp("servers"), running)
 
@@ -111,38 +114,28 @@ def entered(way: Way, *, connect_timeout_s: float = 5.0) -> None:
 
 
 _GOOD: dict[str, Callable[[Servers], Way]] = {
-    "encryption alone": lambda s: {"connect": s.plain.encrypted, "tls": s.trusted()},
+    "encryption alone": lambda s: s.by_tls(),
     "by its address": lambda s: {
+        **s.by_tls(),
         "connect": s.plain.encrypted.replace("localhost", "127.0.0.1"),
-        "tls": s.trusted(),
     },
     "a login that is not required": lambda s: {"connect": s.plain.connect, "auth": login()},
     "a login that is required": lambda s: {"connect": s.strict.connect, "auth": login()},
-    "a login and a certificate that are required": lambda s: {
-        "connect": s.strict.encrypted,
-        "auth": login(),
-        "tls": s.trusted(cert_file=s.client.cert, key_file=s.client.key),
-    },
-    "certificate and key in one file": lambda s: {
-        "connect": s.strict.encrypted,
-        "auth": login(),
-        "tls": s.trusted(cert_file=s.client.both),
-    },
-    "a key under a password": lambda s: {
-        "connect": s.strict.encrypted,
-        "auth": login(),
-        "tls": s.trusted(
-            cert_file=s.client.cert, key_file=s.locked, key_password="${env:KEY_PASSWORD}"
-        ),
-    },
+    "a login and a certificate that are required": lambda s: s.by_both(
+        cert_file=s.client.cert, key_file=s.client.key
+    ),
+    "certificate and key in one file": lambda s: s.by_both(cert_file=s.client.both),
+    "a key under a password": lambda s: s.by_both(
+        cert_file=s.client.cert, key_file=s.locked, key_password="${env:KEY_PASSWORD}"
+    ),
     "the second server, the first being closed": lambda s: {
+        **s.by_tls(),
         "connect": f"localhost:1,{s.plain.encrypted}",
-        "tls": s.trusted(),
         "auth": login(),
     },
     "the second server, where the first one's certificate has expired": lambda s: {
+        **s.by_tls(),
         "connect": f"{s.expired.encrypted},{s.plain.encrypted}",
-        "tls": s.trusted(),
         "auth": login(),
     },
 }
@@ -158,7 +151,7 @@ def test_a_silent_server_does_not_prevent_the_use_of_the_next_one_with_encryptio
 ) -> None:
     for way in (
         {"connect": f"{servers.silent},{servers.plain.connect}"},
-        {"connect": f"{servers.silent},{servers.plain.encrypted}", "tls": servers.trusted()},
+        {**servers.by_tls(), "connect": f"{servers.silent},{servers.plain.encrypted}"},
     ):
         for _ in range(4):  # kazoo connects to them in random order
             entered(way)
@@ -174,42 +167,49 @@ class Expected:
     file: Callable[[Servers], object] | None = None
 
 
+_WRONG_LOGIN = Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth")
+_NO_LOGIN = Expected(PermissionDenied, "requires a login by SASL", "zookeeper.auth")
+_SILENCE = Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None)
+_ENCRYPTED = Expected(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled")
+
+
+def refused_certificate(text: str = "rejects our certificate") -> Expected:
+    return Expected(PermissionDenied, text, "zookeeper.tls.cert_file")
+
+
+def wrong_file(key: str, text: str, file: Callable[[Servers], object]) -> Expected:
+    return Expected(SettingsError, text, f"zookeeper.tls.{key}", file)
+
+
+def missing_file(key: str, file: str) -> Expected:
+    return wrong_file(key, "The file cannot be read: No such file", lambda s: file)
+
+
 _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
     "a wrong password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="WRONG")},
-        Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
+        _WRONG_LOGIN,
     ),
     "a wrong password, encrypted": (
-        lambda s: {
-            "connect": s.plain.encrypted,
-            "auth": login(variable="WRONG"),
-            "tls": s.trusted(),
-        },
-        Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
+        lambda s: {**s.by_tls(), "auth": login(variable="WRONG")},
+        _WRONG_LOGIN,
     ),
     "a wrong password where a login is required": (
         lambda s: {"connect": s.strict.connect, "auth": login(variable="WRONG")},
-        Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
+        _WRONG_LOGIN,
     ),
     "an unknown name": (
         lambda s: {"connect": s.plain.connect, "auth": login("unknown", variable="WRONG")},
         Expected(PermissionDenied, "rejects the login, sasl user unknown", "zookeeper.auth"),
     ),
-    "no login": (
-        lambda s: {"connect": s.strict.connect},
-        Expected(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
-    ),
+    "no login": (lambda s: {"connect": s.strict.connect}, _NO_LOGIN),
     "a login of another scheme": (
         lambda s: {"connect": s.strict.connect, "auth": login(scheme="digest")},
-        Expected(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
+        _NO_LOGIN,
     ),
     "a certificate for a login": (
-        lambda s: {
-            "connect": s.strict.encrypted,
-            "auth": {"scheme": "x509"},
-            "tls": s.trusted(cert_file=s.client.both),
-        },
-        Expected(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
+        lambda s: {**s.by_both(cert_file=s.client.both), "auth": {"scheme": "x509"}},
+        _NO_LOGIN,
     ),
     "no password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
@@ -221,45 +221,27 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
         ),
     ),
     "no certificate of our own": (
-        lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted()},
-        Expected(
-            PermissionDenied,
-            "rejects our certificate, or requires one",
-            "zookeeper.tls.cert_file",
-        ),
+        lambda s: s.by_both(),
+        refused_certificate("rejects our certificate, or requires one"),
     ),
     "a certificate that the server does not trust": (
-        lambda s: {
-            "connect": s.strict.encrypted,
-            "auth": login(),
-            "tls": s.trusted(cert_file=s.unknown.both),
-        },
-        Expected(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
+        lambda s: s.by_both(cert_file=s.unknown.both),
+        refused_certificate(),
     ),
     "one that it does not ask for, and does not trust": (
-        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.unknown.both)},
-        Expected(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
+        lambda s: s.by_tls(cert_file=s.unknown.both),
+        refused_certificate(),
     ),
     "an authority that did not sign it": (
-        lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": str(s.stranger.ca)}},
-        Expected(
-            SettingsError,
-            "The server's certificate is not signed by a trusted CA",
-            "zookeeper.tls.ca_file",
-            lambda s: s.stranger.ca,
-        ),
+        lambda s: s.by_tls(ca_file=s.stranger.ca),
+        wrong_file("ca_file", "certificate is not signed by a trusted CA", lambda s: s.stranger.ca),
     ),
     "the system's authorities": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"enabled": True}},
-        Expected(
-            SettingsError,
-            "is not signed by a trusted CA",
-            "zookeeper.tls.ca_file",
-            lambda s: "the system's CAs",
-        ),
+        wrong_file("ca_file", "is not signed by a trusted CA", lambda s: "the system's CAs"),
     ),
     "another host's": (
-        lambda s: {"connect": s.elsewhere.encrypted, "tls": s.trusted()},
+        lambda s: {**s.by_tls(), "connect": s.elsewhere.encrypted},
         Expected(
             SettingsError,
             "The server's certificate belongs to another host: zookeeper.elsewhere",
@@ -267,105 +249,51 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
         ),
     ),
     "an expired one": (
-        lambda s: {"connect": s.expired.encrypted, "tls": s.trusted()},
-        Expected(SettingsError, "has expired", "zookeeper.tls.ca_file", lambda s: s.authority.ca),
+        lambda s: {**s.by_tls(), "connect": s.expired.encrypted},
+        wrong_file("ca_file", "has expired", lambda s: s.authority.ca),
     ),
     "no file of authorities": (
-        lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": "/no/ca.pem"}},
-        Expected(
-            SettingsError,
-            "The file cannot be read: No such file",
-            "zookeeper.tls.ca_file",
-            lambda s: "/no/ca.pem",
-        ),
+        lambda s: s.by_tls(ca_file="/no/ca.pem"),
+        missing_file("ca_file", "/no/ca.pem"),
     ),
     "no file of our own": (
-        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file="/no/cert.pem")},
-        Expected(
-            SettingsError,
-            "The file cannot be read: No such file",
-            "zookeeper.tls.cert_file",
-            lambda s: "/no/cert.pem",
-        ),
+        lambda s: s.by_tls(cert_file="/no/cert.pem"),
+        missing_file("cert_file", "/no/cert.pem"),
     ),
     "no key": (
-        lambda s: {
-            "connect": s.plain.encrypted,
-            "tls": s.trusted(cert_file=s.client.cert, key_file="/no/key.pem"),
-        },
-        Expected(
-            SettingsError,
-            "The file cannot be read: No such file",
-            "zookeeper.tls.key_file",
-            lambda s: "/no/key.pem",
-        ),
+        lambda s: s.by_tls(cert_file=s.client.cert, key_file="/no/key.pem"),
+        missing_file("key_file", "/no/key.pem"),
     ),
     "another key": (
-        lambda s: {
-            "connect": s.plain.encrypted,
-            "tls": s.trusted(cert_file=s.client.cert, key_file=s.unknown.key),
-        },
-        Expected(
-            SettingsError,
-            "The key does not belong to the certificate",
-            "zookeeper.tls.key_file",
-            lambda s: s.unknown.key,
+        lambda s: s.by_tls(cert_file=s.client.cert, key_file=s.unknown.key),
+        wrong_file(
+            "key_file", "The key does not belong to the certificate", lambda s: s.unknown.key
         ),
     ),
     "a key without its password": (
-        lambda s: {
-            "connect": s.plain.encrypted,
-            "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked),
-        },
-        Expected(
-            SettingsError,
-            "The password does not decrypt the key",
-            "zookeeper.tls.key_password",
-            lambda s: s.locked,
-        ),
+        lambda s: s.by_tls(cert_file=s.client.cert, key_file=s.locked),
+        wrong_file("key_password", "The password does not decrypt the key", lambda s: s.locked),
     ),
     "a key of another password": (
-        lambda s: {
-            "connect": s.plain.encrypted,
-            "tls": s.trusted(
-                cert_file=s.client.cert, key_file=s.locked, key_password="${env:WRONG}"
-            ),
-        },
-        Expected(
-            SettingsError,
-            "The password does not decrypt the key",
-            "zookeeper.tls.key_password",
-            lambda s: s.locked,
-        ),
+        lambda s: s.by_tls(cert_file=s.client.cert, key_file=s.locked, key_password="${env:WRONG}"),
+        wrong_file("key_password", "The password does not decrypt the key", lambda s: s.locked),
     ),
     "encryption that the port does not speak": (
-        lambda s: {"connect": s.plain.connect, "tls": s.trusted()},
+        lambda s: {**s.by_tls(), "connect": s.plain.connect},
         Expected(SettingsError, "The port does not use TLS", "zookeeper.tls.enabled"),
     ),
-    "no encryption": (
-        lambda s: {"connect": s.plain.encrypted},
-        Expected(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
-    ),
+    "no encryption": (lambda s: {"connect": s.plain.encrypted}, _ENCRYPTED),
     "no encryption of a login": (
         lambda s: {"connect": s.plain.encrypted, "auth": login()},
-        Expected(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
+        _ENCRYPTED,
     ),
     "one server's certificate expired, the other one's of elsewhere": (
-        lambda s: {"connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}", "tls": s.trusted()},
+        lambda s: {**s.by_tls(), "connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}"},
         Expected(SettingsError, "has expired|belongs to another host", "any"),
     ),
-    "a closed port": (
-        lambda s: {"connect": "localhost:1", "tls": s.trusted()},
-        Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
-    ),
-    "a silent server": (
-        lambda s: {"connect": s.silent},
-        Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
-    ),
-    "a silent server, encrypted": (
-        lambda s: {"connect": s.silent, "tls": s.trusted()},
-        Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
-    ),
+    "a closed port": (lambda s: {**s.by_tls(), "connect": "localhost:1"}, _SILENCE),
+    "a silent server": (lambda s: {"connect": s.silent}, _SILENCE),
+    "a silent server, encrypted": (lambda s: {**s.by_tls(), "connect": s.silent}, _SILENCE),
 }
 
 
@@ -395,6 +323,19 @@ def test_there_is_none_with(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def conf_with(zookeeper: Way, folder: Path, group: str = "group", **source: str) -> Path:
+    document = {
+        "pipeline": "clicks",
+        "group": group,
+        "zookeeper": zookeeper,
+        "source": {"topics": ["clicks"], **source},
+        "table": {"path": str(folder / "table")},
+    }
+    conf = folder / "conf.yaml"
+    conf.write_text(yaml.safe_dump(document))
+    return conf
+
+
 @pytest.mark.parametrize(
     "case",
     ["a wrong password where a login is required", "no login", "an expired one", "no encryption"],
@@ -403,18 +344,7 @@ def test_each_command_reports_it_in_the_same_way(
     servers: Servers, case: str, tmp_path: Path
 ) -> None:
     way, reported = _REFUSED[case]
-    conf = tmp_path / "conf.yaml"
-    conf.write_text(
-        yaml.safe_dump(
-            {
-                "pipeline": "clicks",
-                "group": "group",
-                "zookeeper": {**way(servers), "session_timeout_s": 3},
-                "source": {"topics": ["clicks"]},
-                "table": {"path": str(tmp_path / "table")},
-            }
-        )
-    )
+    conf = conf_with({**way(servers), "session_timeout_s": 3}, tmp_path)
     for words in (
         ("run",),
         ("run", "--dry-run"),
@@ -434,20 +364,8 @@ def test_each_command_reports_it_in_the_same_way(
 
 def test_files_of_a_conf_are_relative_to_it(servers: Servers, tmp_path: Path) -> None:
     (tmp_path / "authority.pem").write_text(servers.authority.ca.read_text())
-    conf = tmp_path / "conf.yaml"
-    conf.write_text(
-        yaml.safe_dump(
-            {
-                "pipeline": "clicks",
-                "group": "group",
-                "zookeeper": {
-                    "connect": servers.plain.encrypted,
-                    "tls": {"ca_file": "authority.pem"},
-                },
-                "source": {"topics": ["clicks"], "bootstrap_servers": "localhost:1"},
-                "table": {"path": str(tmp_path / "table")},
-            }
-        )
+    conf = conf_with(
+        servers.by_tls(ca_file="authority.pem"), tmp_path, bootstrap_servers="localhost:1"
     )
     result = run_etl("plans", "list", str(conf), "--json")
     assert (result.code, result.document["plans"]) == (0, []), result.err
@@ -459,18 +377,8 @@ def test_files_of_a_conf_are_relative_to_it(servers: Servers, tmp_path: Path) ->
 def test_doctors_probes_enter_and_log_in_as_a_run_does(
     servers: Servers, case: str, tmp_path: Path
 ) -> None:
-    conf = tmp_path / "conf.yaml"
-    conf.write_text(
-        yaml.safe_dump(
-            {
-                "pipeline": "clicks",
-                "group": "probed",
-                "zookeeper": {**_GOOD[case](servers), "acl": "creator"},
-                "source": {"topics": ["clicks"], "bootstrap_servers": "localhost:1"},
-                "table": {"path": str(tmp_path / "table")},
-            }
-        )
-    )
+    way = {**_GOOD[case](servers), "acl": "creator"}
+    conf = conf_with(way, tmp_path, "probed", bootstrap_servers="localhost:1")
     lines = {
         line["name"]: line for line in run_etl("doctor", str(conf), "--json").document["checks"]
     }
@@ -482,22 +390,10 @@ def test_doctors_probes_enter_and_log_in_as_a_run_does(
 def test_a_first_conf_connects_by_the_given_keys_and_names_the_missing_ones(
     servers: Servers, tmp_path: Path
 ) -> None:
-    words = [
-        "init",
-        "--bootstrap-servers",
-        "127.0.0.1:1",
-        "--topic",
-        "clicks",
-        "--table",
-        str(tmp_path / "table"),
-        "--json",
-        "--output",
-        str(tmp_path / "c.yaml"),
-    ]
-    strict, encrypted = (
-        ("--zookeeper", servers.strict.connect),
-        ("--zookeeper", servers.plain.encrypted),
-    )
+    places = ("--table", str(tmp_path / "table"), "--output", str(tmp_path / "c.yaml"))
+    words = ("init", "--bootstrap-servers", "127.0.0.1:1", "--topic", "clicks", *places, "--json")
+    strict = ("--zookeeper", servers.strict.connect)
+    encrypted = ("--zookeeper", servers.plain.encrypted)
     refused(
         run_etl(*words, *strict),
         2,

@@ -11,7 +11,6 @@ from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionDenied, 
 from tests.networks.secured import Secured
 
 Way = dict[str, Any]
-"""`listener`, and `security` as in a conf."""
 Case = tuple[type[EtlError], str, str | None]
 Of = Callable[[Secured], str]
 
@@ -50,34 +49,44 @@ def changed(way: Way, **keys: Any) -> Way:
     return found
 
 
+_PROTOCOL = "source.security.protocol"
+_PASSWORD, _TOKEN, _MECHANISM = (
+    f"source.security.sasl.{name}" for name in ("password", "token", "mechanism")
+)
+_CA, _CERTIFICATE, _KEY, _KEY_PASSWORD = (
+    f"source.security.tls.{name}" for name in ("ca_file", "cert_file", "key_file", "key_password")
+)
+
+
+def with_token(secured: Secured, token: str) -> Way:
+    return changed(secured.security("SASL_SSL", "OAUTHBEARER"), token=token)
+
+
+def with_key(secured: Secured, key: object, **more: str) -> Way:
+    cert = str(secured.client.cert)
+    return secured.security("SSL", cert_file=cert, key_file=str(key), **more)
+
+
 _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
     "a wrong name": (
         lambda s: changed(s.security("SASL_SSL", "PLAIN"), username="unknown"),
         None,
-        (
-            PermissionDenied,
-            "refuses the login by PLAIN: Authentication failed",
-            "source.security.sasl.password",
-        ),
+        (PermissionDenied, "refuses the login by PLAIN: Authentication failed", _PASSWORD),
     ),
     "a wrong name of SCRAM": (
         lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-512"), username="unknown"),
         None,
-        (PermissionDenied, "refuses the login by SCRAM-SHA-512", "source.security.sasl.password"),
+        (PermissionDenied, "refuses the login by SCRAM-SHA-512", _PASSWORD),
     ),
     "a wrong password": (
         lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-256"), password="${env:HOME}"),
         None,
-        (PermissionDenied, "refuses the login by SCRAM-SHA-256", "source.security.sasl.password"),
+        (PermissionDenied, "refuses the login by SCRAM-SHA-256", _PASSWORD),
     ),
     "a wrong token": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="${env:HOME}"),
+        lambda s: with_token(s, "${env:HOME}"),
         None,
-        (
-            PermissionDenied,
-            'refuses the login by OAUTHBEARER: .*"status":"invalid_token"',
-            "source.security.sasl.token",
-        ),
+        (PermissionDenied, 'refuses the login by OAUTHBEARER: .*"status":"invalid_token"', _TOKEN),
     ),
     "a mechanism that the listener does not have": (
         lambda s: s.security("SASL_PLAINTEXT", "SCRAM-SHA-256"),
@@ -85,18 +94,18 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         (
             SettingsError,
             "does not support the SASL mechanism SCRAM-SHA-256; it supports PLAIN",
-            "source.security.sasl.mechanism",
+            _MECHANISM,
         ),
     ),
     "a login to a listener without SASL, encrypted": (
         lambda s: s.security("SASL_SSL", "PLAIN"),
         "SSL",
-        (SettingsError, "does not use SASL, and a login is configured", "source.security.protocol"),
+        (SettingsError, "does not use SASL, and a login is configured", _PROTOCOL),
     ),
     "a login to a listener without SASL": (
         lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
         "PLAINTEXT",
-        (SettingsError, "does not use SASL, and a login is configured", "source.security.protocol"),
+        (SettingsError, "does not use SASL, and a login is configured", _PROTOCOL),
     ),
     "no login": (
         lambda s: s.security("PLAINTEXT"),
@@ -104,76 +113,65 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         (
             PermissionDenied,
             "requires a login by .*SCRAM-SHA-512.*, and none is configured",
-            "source.security.protocol",
+            _PROTOCOL,
         ),
     ),
     "no login, encrypted": (
         lambda s: s.security("SSL"),
         "SASL_SSL",
-        (PermissionDenied, "requires a login by .*PLAIN", "source.security.protocol"),
+        (PermissionDenied, "requires a login by .*PLAIN", _PROTOCOL),
     ),
     "no encryption": (
         lambda s: s.security("PLAINTEXT"),
         "SSL",
-        (NotKafka, "The port speaks TLS", "source.security.protocol"),
+        (NotKafka, "The port speaks TLS", _PROTOCOL),
     ),
     "no encryption of a login": (
         lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
         "SASL_SSL",
-        (NotKafka, "The port speaks TLS.*SASL_SSL", "source.security.protocol"),
+        (NotKafka, "The port speaks TLS.*SASL_SSL", _PROTOCOL),
     ),
     "encryption that the port does not speak": (
         lambda s: s.security("SSL"),
         "PLAINTEXT",
-        (NotKafka, "The port does not use TLS", "source.security.protocol"),
+        (NotKafka, "The port does not use TLS", _PROTOCOL),
     ),
     "encryption of a login that the port does not speak": (
         lambda s: s.security("SASL_SSL", "PLAIN"),
         "SASL_PLAINTEXT",
-        (NotKafka, "The port does not use TLS", "source.security.protocol"),
+        (NotKafka, "The port does not use TLS", _PROTOCOL),
     ),
     "a function that fails": (
-        lambda s: changed(
-            s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:failing"
-        ),
+        lambda s: with_token(s, "tests.networks.tokens:failing"),
         None,
         (
             BrokerUnreachable,
             r"raised ConnectionError at tokens.py:\d+ and returned no token",
-            "source.security.sasl.token",
+            _TOKEN,
         ),
     ),
     "a function that gives nothing": (
-        lambda s: changed(
-            s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:empty"
-        ),
+        lambda s: with_token(s, "tests.networks.tokens:empty"),
         None,
-        (
-            SettingsError,
-            "tests.networks.tokens:empty returned no token",
-            "source.security.sasl.token",
-        ),
+        (SettingsError, "tests.networks.tokens:empty returned no token", _TOKEN),
     ),
     "no function": (
-        lambda s: changed(
-            s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:NOT_CALLABLE"
-        ),
+        lambda s: with_token(s, "tests.networks.tokens:NOT_CALLABLE"),
         None,
-        (SettingsError, "is not a function", "source.security.sasl.token"),
+        (SettingsError, "is not a function", _TOKEN),
     ),
     "no module": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="no_such.module:token"),
+        lambda s: with_token(s, "no_such.module:token"),
         None,
-        (SettingsError, "There is no module no_such", "source.security.sasl.token"),
+        (SettingsError, "There is no module no_such", _TOKEN),
     ),
     "no secret": (
         lambda s: changed(s.security("SASL_SSL", "PLAIN"), password="${file:/no/such/secret}"),
         None,
         (
             SettingsError,
-            "source.security.sasl.password refers to the file /no/such/secret, which cannot be "
-            "read",
-            "source.security.sasl.password",
+            f"{_PASSWORD} refers to the file /no/such/secret, which cannot be read",
+            _PASSWORD,
         ),
     ),
 }
@@ -182,14 +180,14 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
         lambda s: s.security("SSL", ca_file=str(s.stranger.ca)),
         "SSL",
         "The broker's certificate is not signed by a trusted CA",
-        "source.security.tls.ca_file",
+        _CA,
         {"file": lambda s: str(s.stranger.ca), "host": lambda s: "localhost"},
     ),
     "the system's authorities": (
         lambda s: {"listener": "SSL", "security": {"protocol": "SSL"}},
         "SSL",
         "The broker's certificate is not signed by a trusted CA",
-        "source.security.tls.ca_file",
+        _CA,
         {"file": lambda s: "the system's CAs"},
     ),
     "another host's": (
@@ -203,67 +201,59 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
         lambda s: s.security("SSL"),
         "EXPIRED",
         "has expired",
-        "source.security.tls.ca_file",
+        _CA,
         {"host": lambda s: "localhost"},
     ),
     "no file of authorities": (
         lambda s: s.security("SSL", ca_file="/no/ca.pem"),
         "SSL",
         "The file cannot be read: No such file",
-        "source.security.tls.ca_file",
+        _CA,
         {"file": lambda s: "/no/ca.pem"},
     ),
     "a file of something else": (
         lambda s: s.security("SSL", ca_file=str(s.client.key)),
         "SSL",
         "The file has no valid PEM content",
-        "source.security.tls.ca_file",
+        _CA,
         {},
     ),
     "no file of our own": (
         lambda s: s.security("SSL", cert_file="/no/cert.pem"),
         "MUTUAL",
         "The file cannot be read: No such file",
-        "source.security.tls.cert_file",
+        _CERTIFICATE,
         {"file": lambda s: "/no/cert.pem"},
     ),
     "no key": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file="/no/key.pem"),
+        lambda s: with_key(s, "/no/key.pem"),
         "MUTUAL",
         "The file cannot be read",
-        "source.security.tls.key_file",
+        _KEY,
         {"file": lambda s: "/no/key.pem"},
     ),
     "another key": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.unknown.key)),
+        lambda s: with_key(s, s.unknown.key),
         "MUTUAL",
         "The key does not belong to the certificate",
-        "source.security.tls.key_file",
+        _KEY,
         {"file": lambda s: str(s.unknown.key)},
     ),
     "a key without its password": (
-        lambda s: s.security(
-            "SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client))
-        ),
+        lambda s: with_key(s, s.authority.locked(s.client)),
         "MUTUAL",
         "The password does not decrypt the key",
-        "source.security.tls.key_password",
+        _KEY_PASSWORD,
         {},
     ),
     "a key of another password": (
-        lambda s: s.security(
-            "SSL",
-            cert_file=str(s.client.cert),
-            key_file=str(s.authority.locked(s.client)),
-            key_password="${env:KAFKA_PASSWORD}",
-        ),
+        lambda s: with_key(s, s.authority.locked(s.client), key_password="${env:KAFKA_PASSWORD}"),
         "MUTUAL",
         "The password does not decrypt the key",
-        "source.security.tls.key_password",
+        _KEY_PASSWORD,
         {},
     ),
 }
-_CERT_FILE = "source.security.tls.cert_file"
 FAILING: Mapping[str, Failing] = {
     **{name: Failing(way, listener, *case) for name, (way, listener, case) in _LOGINS.items()},
     **{
@@ -283,14 +273,14 @@ FAILING: Mapping[str, Failing] = {
         "MUTUAL",
         PermissionDenied,
         "rejects our certificate, or requires one",
-        _CERT_FILE,
+        _CERTIFICATE,
     ),
     "a certificate of ours that the broker does not trust": Failing(
         lambda s: s.security("SSL", cert_file=str(s.unknown.both)),
         "MUTUAL",
         PermissionDenied,
         "rejects our certificate",
-        _CERT_FILE,
+        _CERTIFICATE,
     ),
 }
 """Each row of what a broker, its certificate or our own files can have against us."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,19 +29,6 @@ def test_records_of_foreign_producers_are_in_the_table_once_also_after_a_crash(
     assert pipeline.is_as_its_own_consumer_reads()
     pipeline.write_more()
     broken_off_before("commit", pipeline)
-    pipeline.write_more()
-    pipeline.ran()
-    assert pipeline.is_as_its_own_consumer_reads()
-    assert pipeline.door("verify").code == 0
-
-
-@pytest.mark.brokers
-def test_a_real_run_killed_after_its_delta_commit_leaves_each_record_once(
-    make_pipeline: Callable[..., ForeignPipeline],
-) -> None:
-    pipeline = make_pipeline()
-    pipeline.write_more()
-    assert pipeline.killed_before("commit") == -signal.SIGKILL
     pipeline.write_more()
     pipeline.ran()
     assert pipeline.is_as_its_own_consumer_reads()

@@ -384,15 +384,6 @@ def test_a_delete_between_two_of_our_commits_is_seen_from_the_commit_the_ledger_
     assert read(path, known=3).foreign == read(path).foreign == ()
 
 
-def test_a_restore_that_only_brings_files_back_is_seen(two_plans: str) -> None:
-    DeltaTable(two_plans).delete()
-    DeltaTable(two_plans).restore(1)
-    assert [(f.operation, f.why) for f in read(two_plans).foreign] == [
-        ("DELETE", "removed rows"),
-        ("RESTORE", "brought rows back"),
-    ]
-
-
 def test_what_moves_no_row_is_quiet(
     spark: Any, append: Any, make_plan: Any, two_plans: str
 ) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -22,9 +21,7 @@ from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import MemberAssignment
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
-from tests.command_result import refused
 from tests.conftest import TopicFactory
-from tests.fakes.coordinator import CONSUMER, JOIN, FakeCoordinator
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, new_group
 from tests.system.driving import Pipeline
 from tests.system.other_members import MEMBER, OtherMember, another_member, at_first
@@ -115,28 +112,6 @@ def test_with_a_foreign_consumer_each_record_is_read_by_one_member_also_after_a_
     assert union == member.in_topic() and max(union.values()) == 1
     verified = member.door("verify")
     assert verified.code == 0 and "read by other members of the group" in verified.out
-
-
-@pytest.mark.parametrize(
-    ("protocol", "api", "code", "exit_code"),
-    [("classic", JOIN, 23, 2), ("classic", JOIN, 82, 6), ("consumer", CONSUMER, 42, 1)],
-    ids=["another protocol", "fenced", "an invalid request"],
-)
-def test_a_join_that_the_coordinator_rejects_has_its_exit_code_and_leaves_no_registration(
-    make_pipeline: Callable[..., Pipeline], protocol: str, api: int, code: int, exit_code: int
-) -> None:
-    """Every code is in tests/wire/test_members_of_a_coordinator.py."""
-    with FakeCoordinator() as broker:
-        join = {"protocol": protocol, "join_timeout_s": 10}
-        pipeline = make_pipeline(
-            source={"bootstrap_servers": f"{broker.host}:{broker.port}", "request_timeout_s": 3},
-            group={"offsets_storage": "kafka", "mode": "join", "join": join},
-        )
-        broker.log(pipeline.topic, 0)
-        broker.world.topic_ids[pipeline.topic] = UUID(int=1)
-        broker.refusals[api].append(code)
-        refused(pipeline.run(), exit_code, f"(code {code})")
-        assert not pipeline.table.exists() and not broker.group.members and not broker.consumers
 
 
 @pytest.fixture

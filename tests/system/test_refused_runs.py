@@ -13,7 +13,7 @@ from kafka.admin import KafkaAdminClient
 from tests.command_result import refused
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.system.driving import Pipeline
+from tests.system.driving import Pipeline, broken_off_before
 
 
 @pytest.mark.parametrize("length", [249, 250], ids=["a name", "longer than any name"])
@@ -84,12 +84,6 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
     monkeypatch.delitem(sys.modules, "unlucky_of_tests")
 
 
-def test_a_topic_that_we_may_not_read_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
-    pipeline, broker = spoiled
-    broker.log(pipeline.topic, 0).refusals.extend([29] * 50)
-    refused(pipeline.run(), 2, pipeline.topic, "ACL")
-
-
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
@@ -115,35 +109,7 @@ def test_an_impossible_committed_offset_is_named(
     assert not pipeline.table.exists()
 
 
-def test_a_moved_offset_is_named_and_restored_on_request(pipeline: Pipeline) -> None:
-    pipeline.produce(80)
-    pipeline.ran()
-    path = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1"
-    with pipeline.zookeeper() as client:
-        client.set(path, b"13")
-        refused(pipeline.run(), 5, "it is 13, ours is 20", "partition 1", "load rows twice")
-        client.set(path, b"13.5")
-        refused(pipeline.run(), 5, "no number: '13.5'", "etl ledger restore CONF")
-        restored = pipeline.door("ledger", "restore", after=["--reason", "known", "--yes"])
-        assert restored.code == 0
-        assert pipeline.run().code == 0 and pipeline.committed()[1] == 20
-
-
 RECORDS = [Rec(delta, b"value-%d" % delta) for delta in range(10)]
-
-
-def test_a_record_batch_with_a_wrong_crc_is_named_to_the_offset(
-    spoiled: tuple[Pipeline, FakeBroker],
-) -> None:
-    pipeline, broker = spoiled
-    log = broker.log(pipeline.topic, 0)
-    whole = log.batches[1]
-    log.batches[1] = whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
-    refused(pipeline.run(), 5, "CRC", f"topic {pipeline.topic}", "partition 0", "offset 10")
-    assert not DeltaTable.is_deltatable(str(pipeline.table))
-    log.batches[1] = whole
-    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
-    assert sum(pipeline.in_table().values()) == 30
 
 
 def test_records_without_an_event_date_are_loaded_and_counted(
@@ -208,16 +174,24 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(pipeline: Pipel
     assert pipeline.is_whole()
 
 
-def test_an_offset_that_is_no_number_beside_a_stored_plan_is_set_right_as_advised(
+@pytest.mark.without_spark
+def test_a_moved_offset_and_one_that_is_no_number_are_named_and_set_right_as_advised(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(80)
     pipeline.ran()
-    pipeline.produce(80)
-    pipeline.killed_before("fetch")
     restore = ["--reason", "known", "--yes"]
     path = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1"
     with pipeline.zookeeper() as client:
+        client.set(path, b"13")
+        refused(pipeline.run(), 5, "it is 13, ours is 20", "partition 1", "load rows twice")
+        client.set(path, b"13.5")
+        refused(pipeline.run(), 5, "no number: '13.5'", "etl ledger restore CONF")
+        assert pipeline.door("ledger", "restore", after=restore).code == 0
+        assert pipeline.run().code == 0 and pipeline.committed()[1] == 20
+
+        pipeline.produce(80)
+        broken_off_before("fetch", pipeline)
         client.set(path, b"abc")
         refused(pipeline.run(), 5, "no number: 'abc'", "etl ledger restore CONF")
         advice = "Set its committed offset, which is no number, to 20 as plain decimal text"

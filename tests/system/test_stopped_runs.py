@@ -18,29 +18,6 @@ from tests.processes import command_line, of_session, that_mention
 from tests.system.driving import Pipeline
 
 
-def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(
-    make_pipeline: Callable[..., Pipeline],
-) -> None:
-    pipeline = make_pipeline()
-    pipeline.produce(40)
-    root = f"/consumers/{pipeline.group}"
-    with pipeline.zookeeper() as client:
-        client.create(f"{root}/ids/old-consumer-1", b"{}", ephemeral=True, makepath=True)
-        refused(pipeline.run(), 4, "old-consumer-1", "retry")
-        client.delete(f"{root}/ids/old-consumer-1")
-        client.create(
-            f"{root}/owners/{pipeline.topic}/2", b"old-consumer-1-0", ephemeral=True, makepath=True
-        )
-        refused(pipeline.run(), 4, "old-consumer-1-0", "partition 2", pipeline.topic)
-        client.delete(f"{root}/owners/{pipeline.topic}/2")
-        driver = b'{"host": "elsewhere", "pid": 7, "started": null, "run_id": "theirs"}'
-        client.create(
-            f"{root}/etl/clicks/drivers/theirs-0000000000", driver, ephemeral=True, makepath=True
-        )
-        refused(pipeline.run(), 4, "run theirs, pid 7 on elsewhere")
-        assert not client.exists(f"{root}/etl/clicks/plans")
-
-
 def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:

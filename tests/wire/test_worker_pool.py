@@ -50,7 +50,6 @@ PoolTasks = tuple[list[Task], ReadOptions]
 
 @pytest.fixture
 def pool_tasks(broker: FakeBroker) -> PoolTasks:
-    """Five ranges in as many tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [
         OffsetRange(TopicPartition("clicks", partition), 0, 10, leader)
@@ -61,14 +60,12 @@ def pool_tasks(broker: FakeBroker) -> PoolTasks:
 
 @pytest.fixture
 def files(pool_tasks: PoolTasks) -> Iterator[FilesOfWorkers]:
-    """Two workers for them."""
     with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=2)) as found:
         yield found
 
 
 @pytest.fixture
 def of_one(pool_tasks: PoolTasks) -> Iterator[FilesOfWorkers]:
-    """One."""
     with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=1)) as found:
         yield found
 
@@ -150,6 +147,27 @@ def test_a_worker_returns_rows_errors_and_tracebacks(
         failed = worker.answer(Order(tasks[1], 0, reading, no_value, None))
         assert isinstance(failed, Failed) and not failed.was_misread
         assert "Traceback" in failed.text and "AttributeError" in failed.text
+
+
+@pytest.mark.parametrize("kills", [1, 9])
+def test_a_worker_that_is_killed_is_replaced_and_the_fourth_time_ends_the_run(
+    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    left, real = [signal.SIGKILL] * kills, Worker.answer
+
+    def answer(self: Worker, order: Order) -> object:
+        if left:
+            os.kill(self._process.pid, left.pop())
+        return real(self, order)
+
+    monkeypatch.setattr(Worker, "answer", answer)
+    options = FileOptions(str(tmp_path), COLUMNS)
+    if kills == 1:
+        assert [one.rows for one in files.write(options)] == [10] * PARTITIONS
+        return
+    with pytest.raises(ProcessLost, match="A worker process was lost 4 times.*signal 9") as lost:
+        files.write(options)
+    assert "limits.local_below_bytes" in lost.value.action and lost.value.exit_code == 6
 
 
 def test_a_worker_has_the_imports_of_its_run(

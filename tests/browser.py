@@ -92,8 +92,6 @@ class Browser:
 
 
 class Shown:
-    """A page that is shown."""
-
     def __init__(self, browser: Browser, session: str, target: str) -> None:
         self._browser, self._session, self._target = browser, session, target
 
@@ -116,7 +114,6 @@ class Shown:
 
     @property
     def requested(self) -> list[str]:
-        """The requested addresses."""
         return [
             reported["params"]["request"]["url"]
             for reported in self._browser.events
@@ -167,7 +164,6 @@ class Shown:
         return colors
 
     def close(self) -> None:
-        """Close its tab."""
         self._browser.call("Target.closeTarget", targetId=self._target)
 
 

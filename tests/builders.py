@@ -39,7 +39,6 @@ from etl.settings.sections import Settings
 
 
 def kafka_named(name: str, id: str | None = None) -> ClusterIdentity:
-    """A cluster of Kafka."""
     return ClusterIdentity(BrokerFamily.KAFKA, name, id)
 
 
@@ -136,7 +135,6 @@ def log_topic_ids_of(plan: Plan) -> dict[TopicPartition, str]:
 
 
 def log_starts_of(plan: Plan) -> dict[TopicPartition, int]:
-    """The known log start offsets of a plan."""
     known = {}
     for partition, planned in plan.partitions.items():
         if planned.log_start is not None:

@@ -15,8 +15,6 @@ from etl.cli import main
 
 @dataclass
 class CommandResult:
-    """Exit code and output of a command."""
-
     code: int
     out: str
     err: str
@@ -32,7 +30,6 @@ class CommandResult:
 
 
 def run_etl(*words: str) -> CommandResult:
-    """Run an `etl` command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = entered(words)

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,9 @@ from tests.units_of_work import by_units, turn_of, unit_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.stores.pipeline import StoredPipeline
+    from tests.stores.servers import StoreServer
 
 # CI runs the same examples each time, enough to find the errors of a change; `make fuzz` searches
 # for others, and longer. The speed of examples only shows the load of the machine.
@@ -65,8 +68,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 class TopicFactory(Protocol):
-    """Create a new topic; return its name."""
-
     def __call__(self, partitions: int = 1, *, config: Mapping[str, str] | None = None) -> str: ...
 
 
@@ -98,7 +99,6 @@ def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[S
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session that tests share."""
     with small_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
 
@@ -128,3 +128,25 @@ def topic(cluster: EmbeddedCluster) -> TopicFactory:
 def unused_group() -> str:
     """The name of a consumer group that no other test uses."""
     return f"group-{next(_numbers)}"
+
+
+@pytest.fixture
+def make_stored(
+    cluster: EmbeddedCluster,
+    topic: TopicFactory,
+    unused_group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Any]:
+    """`make_stored(store)`: a pipeline of two partitions without Spark, its table in that store."""
+    from tests.stores.pipeline import StoredPipeline
+    from tests.system.driving import WITHOUT_SPARK
+
+    def make(
+        store: StoreServer, kind: type[StoredPipeline] = StoredPipeline, **given: Any
+    ) -> StoredPipeline:
+        store.give_secrets(monkeypatch)
+        options = {"everywhere": WITHOUT_SPARK, "store": store, **given}
+        return kind(cluster, tmp_path, topic(2), unused_group, **options)
+
+    return make

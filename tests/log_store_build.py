@@ -56,13 +56,11 @@ def classes() -> Mapping[str, bytes]:
 
 
 def shipped() -> Mapping[str, bytes]:
-    """What the jar has."""
     with zipfile.ZipFile(JAR) as jar:
         return {name: jar.read(name) for name in jar.namelist()}
 
 
 def write() -> None:
-    """The jar anew."""
     with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
         for name, content in classes().items():
             jar.writestr(zipfile.ZipInfo(name, _NEVER), content)

@@ -28,10 +28,7 @@ _NOT_SHELL = ("python", "yaml", "json", "text")
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """A block of code of a page."""
-
     section: str
-    """The heading above it."""
     language: str
     """As written after the fence; empty if there is none, or the block is indented."""
     text: str
@@ -56,10 +53,7 @@ def code_blocks(page: Path) -> Iterator[CodeBlock]:
 
 
 def command_lines(page: Path, section: str | None = None) -> list[str]:
-    """Return the lines of shell blocks, in order: continued lines joined, comments removed.
-
-    `section`: only the blocks right below this heading.
-    """
+    """Lines of shell blocks, continued ones joined; `section`: only below that heading."""
     lines = []
     for block in code_blocks(page):
         if block.language in _NOT_SHELL or section not in (None, block.section):
@@ -72,5 +66,4 @@ def command_lines(page: Path, section: str | None = None) -> list[str]:
 
 
 def programs(page: Path) -> list[str]:
-    """Return the Python programs of a page, in order."""
     return [block.text for block in code_blocks(page) if block.language == "python"]

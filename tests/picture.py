@@ -30,7 +30,6 @@ def largest_run(reports: Path) -> Path:
 
 
 def picture_of(page: Path) -> bytes:
-    """The page's top, as PNG."""
     with tempfile.TemporaryDirectory() as profile, chromium(Path(profile)) as browser:
         shown = browser.show(page.absolute(), WIDTH, "light", HEIGHT)
         return shown.picture(most_height=HEIGHT)

@@ -21,7 +21,6 @@ def is_running(pid: int) -> bool:
 
 
 def is_paused(pid: int) -> bool:
-    """Whether a process stands still."""
     return _stat(pid)[:1] == ["T"]
 
 

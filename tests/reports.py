@@ -22,7 +22,6 @@ from tests.builders import plain_plan, plain_settings, plain_snapshot
 STYLE_SHEET = (Path(etl.__file__).parent / "report" / "page.css").read_text()
 _COLORS = re.findall(r":root \{(.*?)\}", STYLE_SHEET, re.DOTALL)
 LIGHT, DARK = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", colors)) for colors in _COLORS)
-"""Colors of the page by name."""
 
 BEGAN_MS = 1_700_000_000_000
 LEADER = Leader(Broker(0, "h", 9092), 4)
@@ -37,7 +36,6 @@ SECONDS = {
 
 
 def new_report(pipeline: str = "clicks", **process: Any) -> Report:
-    """A run that has just begun."""
     if not process:
         reported = Process("host-1", 7, "/conf/clicks.yaml", {"python": "3.11.2", "pyspark": None})
     else:
@@ -56,10 +54,7 @@ def loaded(
     report: Report | None = None,
     **seen: Any,
 ) -> Report:
-    """A run that read 100 offsets of each partition, 3 of them markers of transactions.
-
-    `left`: what some logs have above that; `seen`: what else the run saw.
-    """
+    """A run that read 100 offsets of each partition; `left`: what some have above that."""
     report, left = report or new_report(), left or {}
     topic_partitions = [
         TopicPartition(f"clicks{n % topics or ''}", n // topics) for n in range(partitions)
@@ -92,7 +87,6 @@ def loaded(
 
 
 def failed(error: EtlError, report: Report | None = None) -> Report:
-    """A run that ended early."""
     report = report or new_report()
     report.watch.reckon(Verb.CONNECT, 1.25)
     report.failed(error)
@@ -106,7 +100,6 @@ def document_of(report: Report) -> dict[str, Any]:
 
 
 def past(number: int, **changes: Any) -> PastRun:
-    """A run that went before."""
     reported: dict[str, Any] = {
         "run_id": f"20231113T{number:02}0000-0a1b2c",
         "started_at": f"2023-11-13T{number:02}:00:00.000+00:00",

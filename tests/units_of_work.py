@@ -31,9 +31,7 @@ LONGEST = (
     ),
     "tests/networks/test_secured_runs.py",
 )
-"""What takes a worker half a minute or a minute: begun as one of the last, it would have the
-machine for itself at the end.
-"""
+"""What takes half a minute or longer is begun first."""
 _RELEASE = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, RELEASES))})(?![\w.])")
 
 

@@ -33,7 +33,6 @@ _OF_GROUPS = {
 COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.37.0")
 MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
 LANGUAGE = "-17"
-"""The oldest Java of `etl.testkit.java_and_jars.VERSIONS`."""
 _WITHIN_S = 120
 
 
@@ -54,9 +53,7 @@ def programs(version: str) -> tuple[str, ...]:
 
 
 def compiled(version: str, folder: Path = SOURCES) -> Path:
-    """The folder with their classes, or with those in `folder` for it. Fails the test when they do
-    not go with the release's jars.
-    """
+    """The folder of the compiled classes. Fails the test if they do not fit the release's jars."""
     names = programs(version) if folder == SOURCES else (_OF_GROUPS[version],)
     known = b"".join(path.read_bytes() for path in sorted({*SOURCES.iterdir(), *folder.iterdir()}))
     called = version if folder == SOURCES else f"{version}-{folder.parent.name}"
@@ -88,7 +85,6 @@ def _compile(version: str, sources: Sequence[Path], classes: Path) -> None:
 
 
 def path_of(jars: Sequence[Path]) -> str:
-    """As Java takes it."""
     return os.pathsep.join(map(str, jars))
 
 

@@ -35,7 +35,6 @@ class Seen:
     """One message as a client that is not ours saw it."""
 
     broker: int
-    """0 on Kafka, where it has no meaning."""
     partition: int
     offset: int
     index: int
@@ -92,7 +91,6 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """For signals."""
         return self._process.pid
 
     def count(self, name: str) -> int:
@@ -167,7 +165,6 @@ class JafkaClients(Process):
         return found
 
     def end(self, broker: Kafka, topic: str, partition: int) -> int:
-        """The flushed end."""
         return int(self.ask("end", *broker.bootstrap.split(":"), topic, partition)[0][0])
 
     def join(self, group: str, topic: str, count: int) -> list[bytes | None]:
@@ -182,7 +179,6 @@ class JafkaClients(Process):
         self.ask("open", name, group, topic, threads, *settings)
 
     def close(self, name: str) -> list[bytes | None]:
-        """It goes; what it read."""
         return [_bytes(value) for (value,) in self.ask("close", name)]
 
 
@@ -203,7 +199,6 @@ class ScalaClients(Process):
     def read(
         self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20
     ) -> list[Seen]:
-        """Everything."""
         lines = self.ask("read", *broker.bootstrap.split(":"), topic, partition, 0, fetch_size)
         return [
             Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value))
@@ -231,7 +226,6 @@ class ScalaClients(Process):
         self.ask("open", name, group, topic, threads, *settings, *strategies)
 
     def close(self, name: str) -> list[Seen]:
-        """It goes; what it read."""
         return _seen(self.ask("close", name))
 
 
@@ -276,7 +270,6 @@ class JavaClients(JavaProducer):
         self.ask("enter", name, group, topic, *words)
 
     def owns(self, name: str) -> frozenset[TopicPartition]:
-        """What it was assigned last."""
         return frozenset(
             TopicPartition(topic, int(partition)) for topic, partition in self.ask("owns", name)
         )

@@ -31,7 +31,6 @@ _ALIKE: list[KeyValue] = [(None, b"alike, alike, alike %d" % number) for number 
 
 
 def take(version: str, folder: Path) -> dict[str, Any]:
-    """The document of one release."""
     with ExitStack() as running:
         stage = begin(version, folder, running)
         return {
@@ -103,7 +102,6 @@ def _hex(value: bytes | None) -> str | None:
 
 
 def main() -> None:
-    """Take those that are named, or all."""
     FOLDER.mkdir(exist_ok=True)
     for version in sys.argv[1:] or RELEASES:
         with tempfile.TemporaryDirectory() as folder:

@@ -103,7 +103,6 @@ class Group:
     def joined(
         self, instance_id: str | None = None
     ) -> Iterator[tuple[CoordinatedMember, MemberAssignment]]:
-        """One of ours."""
         member = self.member(instance_id)
         try:
             yield member, member.join()
@@ -112,7 +111,6 @@ class Group:
 
     @contextlib.contextmanager
     def foreign(self, name: str = "java") -> Iterator[None]:
-        """One of the release's own."""
         settings: dict[str, object] = {"group_protocol": "consumer"}
         if self.protocol is GroupProtocol.CLASSIC:
             strategy = f"org.apache.kafka.clients.consumer.{_STRATEGIES[self.strategy]}"

@@ -58,8 +58,6 @@ class Stage(Protocol):
 
 
 class KafkaStage:
-    """One broker."""
-
     has_keys = True
 
     def __init__(
@@ -94,17 +92,14 @@ class KafkaStage:
         self.writers.update({f"{name}, {codec}": writer(codec) for codec in codecs})
 
     def new_topic(self, partitions: int = PARTITIONS) -> str:
-        """See Stage."""
         name = f"foreign-{next(_numbers)}"
         self.cluster.create_topic(name, partitions)
         return name
 
     def read(self, topic: str) -> list[Seen]:
-        """See Stage."""
         return [seen for partition in range(PARTITIONS) for seen in self._read(topic, partition)]
 
     def ends(self, topic: str) -> dict[str, int]:
-        """See Stage."""
         return {
             str(n): max((seen.offset + 1 for seen in self._read(topic, n)), default=0)
             for n in range(PARTITIONS)
@@ -147,13 +142,11 @@ class JafkaStage:
         return write
 
     def new_topic(self) -> str:
-        """See Stage."""
         name = f"foreign-{next(_numbers)}"
         self.cluster.create_topic(name, PARTITIONS // 2)
         return name
 
     def read(self, topic: str) -> list[Seen]:
-        """See Stage."""
         return [
             seen
             for broker, number in self._logs()
@@ -161,7 +154,6 @@ class JafkaStage:
         ]
 
     def ends(self, topic: str) -> dict[str, int]:
-        """See Stage."""
         return {
             f"{broker.broker_id}-{number}": self.clients.end(broker, topic, number)
             for broker, number in self._logs()

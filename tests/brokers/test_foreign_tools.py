@@ -38,7 +38,6 @@ def write_lines(stage: KafkaStage, topic: str, codec: str, lines: Sequence[bytes
 def write_random_values(
     stage: KafkaStage, topic: str, codec: str, count: int, bytes_each: int
 ) -> None:
-    """The producer that measures."""
     servers = stage.cluster.bootstrap
     if stage.release < (2,):
         options = ["--broker-list", servers, "--topics", topic, "--messages", count]

@@ -105,8 +105,6 @@ def release(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedCluster, G
 
 @pytest.mark.groups
 class TestMembersOfOtherReleases(member_contract.MemberContract):
-    """The contract."""
-
     @pytest.fixture
     def stage(self, release: tuple[EmbeddedCluster, GroupProtocol]) -> member_contract.Stage:
         cluster, protocol = release

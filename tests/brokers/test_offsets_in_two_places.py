@@ -52,7 +52,6 @@ class TwoPlaces:
         self.kafka.commit_offsets(self.pipeline.group, {partition: offset}, metadata="theirs")
 
     def there(self) -> list[tuple[int | None, int | None]]:
-        """What both places hold now."""
         reported = self.kafka.fetch_offsets(self.pipeline.group, self.logs)
         found = [
             self.zookeeper.read(GroupPaths(self.pipeline.group).offset(partition))

@@ -17,7 +17,6 @@ from tests.brokers.writing import many
 from tests.fakes.group_readers import GroupReader, all_read_once
 
 OLD = (JAFKA, "0.8.2.2")
-"""Those that it is for first."""
 
 
 def polled(consumer: Consumer, count: int) -> list[Record]:

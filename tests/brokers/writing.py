@@ -36,8 +36,6 @@ def many(count: int, first: int = 0) -> list[KeyValue]:
 
 @dataclass
 class ForeignPipeline(Pipeline):
-    """A pipeline on a release's topic."""
-
     stage: Stage = field(kw_only=True)
 
     def write_every_kind(self, records_each: int = 40) -> None:
@@ -111,5 +109,4 @@ def sent(pipeline: ForeignPipeline, count: int) -> Counter[bytes | None]:
 
 
 def in_table(pipeline: ForeignPipeline) -> Counter[bytes | None]:
-    """The values of all rows."""
     return Counter(seen.value for seen in pipeline.in_table_seen())

@@ -20,7 +20,6 @@ from tests.brokers.foreign import Seen
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 
 BACKOFF_MS, MANY = 200, 100
-"""Of their tries."""
 SETTLES_S = 60
 TIMING = Timing(join_timeout_s=SETTLES_S, backoff_s=0.5, others_backoff_s=BACKOFF_MS / 1000)
 of_both_families = pytest.mark.parametrize("stage", [JAFKA, "0.8.2.2"], indirect=True)
@@ -54,7 +53,6 @@ class Group:
         self._clients.open(name, self.name, self.topic, backoff_ms=backoff_ms, tries=tries)
 
     def close(self, name: str) -> list[bytes | None]:
-        """It goes; what it read."""
         return [
             seen.value if isinstance(seen, Seen) else seen for seen in self._clients.close(name)
         ]
@@ -70,7 +68,6 @@ class Group:
             yield session
 
     def deregister(self, name: str) -> None:
-        """That one goes."""
         self.session.client.delete(
             GroupMembers(self.session, self.name).path(f"{self.name}_{name}")
         )
@@ -82,7 +79,6 @@ class Group:
     def member(
         self, timing: Timing = TIMING, *, member_id: str | None = None, run_id: str = "run-1"
     ) -> ZooKeeperMember:
-        """One of ours, in a session of its own."""
         session = self._opened.enter_context(ZooKeeper(self.connect))
         options = MemberOptions(
             self.dialect, frozenset({self.topic}), member_id=member_id, timing=timing
@@ -104,7 +100,6 @@ class Group:
         return found
 
     def counts(self) -> dict[str, int]:
-        """How many logs each owns now."""
         return {name: len(partitions) for name, partitions in self.owned().items()}
 
     def has(self, within_s: float = SETTLES_S, **counts: int) -> bool:

@@ -20,8 +20,7 @@ from pathlib import Path
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.collected import ALL, cases_on
 from tests.chaos.published import Published, PublishedOnStores
-from tests.chaos.stage import Case, CaseResult, Stage
-from tests.chaos.writes import WRITES
+from tests.chaos.stage import WRITES, Case, CaseResult, Stage
 from tests.conftest import small_session
 from tests.stores.servers import STORES, StoreServer
 from tests.stores.way import FaultyWay
@@ -86,7 +85,6 @@ def _stored(
 def _published(
     folder: Path, writer: str, store: str | None
 ) -> tuple[Published | PublishedOnStores, Sequence[Case]]:
-    """The page, and the cases that it is of."""
     if store is None:
         return Published(folder, ALL, writer), ALL
     return PublishedOnStores(folder, cases_on, store, writer), cases_on(store)

@@ -25,14 +25,15 @@ from etl.testkit.java_and_jars import find_java
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver, kill_before
 from tests.chaos.holding import TRANSFORM, Hold
-from tests.chaos.kept import kept
-from tests.chaos.lives import accepted, finish, second_life
 from tests.chaos.sources import (
+    accepted,
     admin_of,
     check_losses,
+    finish,
     leader_of,
     log_starts,
     partitions_of,
+    second_life,
     slow_down,
     wait_for_all,
 )
@@ -43,6 +44,7 @@ from tests.chaos.stage import (
     ends_of,
     held,
     held_after,
+    kept,
     stopped,
     summary_of,
 )
@@ -103,7 +105,6 @@ def filled(pipeline: Pipeline) -> Pipeline:
 
 @contextlib.contextmanager
 def slow(pipeline: Pipeline) -> Iterator[None]:
-    """Fetches of the pipeline take their time."""
     slow_down(pipeline, _CLIENT, _BYTES_PER_S)
     try:
         yield
@@ -120,7 +121,6 @@ def kill_leader(stage: Stage, pipeline: Pipeline, partition: int) -> Kafka:
 
 
 def wait_for_no_leader(pipeline: Pipeline) -> None:
-    """Wait until a partition has none."""
     assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
 
 
@@ -482,7 +482,6 @@ def withheld(stage: Stage) -> CaseResult:
 
 
 def _fill(pipeline: Pipeline) -> None:
-    """400 records in several segments."""
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, batch_size=0) as producer:
         for number in range(400):
             value, key = b"value %d of some length" % number, b"key %d" % number

@@ -10,10 +10,9 @@ import contextlib
 import signal
 
 from tests.chaos.driver import Driver, EachTime, run_disturbed, was_killed
-from tests.chaos.operators import decide
 from tests.chaos.proxy import OFFSET_COMMIT, cut
 from tests.chaos.scenes import RECORDS, SITUATIONS, BesideMember
-from tests.chaos.stage import CaseResult, Stage, both, ended, held, stopped, succeeded
+from tests.chaos.stage import CaseResult, Stage, both, decide, ended, held, stopped, succeeded
 from tests.chaos.ways import is_mark, lose_at_death, signals, staged_at_brokers
 from tests.chaos.zookeeper_proxy import Lost, proxied
 from tests.system.other_members import another_member
@@ -23,9 +22,7 @@ _LONGER_THAN_THE_MEMBERSHIP_S = 25
 
 
 def void(stage: Stage, *, loaded: bool, after_append: bool = False) -> CaseResult:
-    """Before its commit one more consumer joins: the commit is refused. Before the first fetch
-    another plan takes the place; after the append the next run continues behind what others read.
-    """
+    """A consumer joins before the commit, which is rejected; the next run continues."""
     verb, then = ("commit", "owner_changed") if after_append else ("hand_over", "rebalanced")
     settings = SITUATIONS["coordinated, after append" if after_append else "coordinated"].settings
     there = BesideMember(stage, stage.pipeline(**settings))

@@ -16,15 +16,17 @@ from etl.model.columns import arrow_schema
 from etl.testkit.server_process import wait_until
 from tests.chaos.cases_kill import held_pipeline
 from tests.chaos.driver import Driver, amid_its_files, kill_before, kill_command, owned
-from tests.chaos.operators import REASON, accept_table, inherit
 from tests.chaos.scenes import prepare
 from tests.chaos.stage import (
+    REASON,
     CaseResult,
     Stage,
+    accept_table,
     case_result,
     checked,
     ended,
     held,
+    inherit,
     stopped,
     summary_of,
 )
@@ -107,9 +109,7 @@ def made_by_ddl(stage: Stage) -> CaseResult:
 def inherited_under_a_sleeper(
     stage: Stage, *, verb: str, loaded: bool = True, dies_at: str = ""
 ) -> CaseResult:
-    """Paused before a verb until its session is gone and another pipeline has taken its place and
-    loaded the same offsets. `dies_at`: the command that takes its place is killed there first.
-    """
+    """Paused before a verb until another pipeline has loaded the same offsets."""
     old = stage.pipeline()
     prepare(old, loaded=True)
     if loaded:

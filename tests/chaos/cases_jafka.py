@@ -22,9 +22,7 @@ from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.old import OldLog
 
 _FLUSHED, _NOT_FLUSHED = 80, 20
-"""Messages of each log: a broker flushes after the first number of messages since the last flush,
-and the rest is a set after that.
-"""
+"""Messages of each log: the first number is flushed as one, and the rest stays unflushed."""
 _NEVER_BY_TIME = {
     "log.default.flush.interval.ms": "3600000",
     "log.default.flush.scheduler.interval.ms": "3600000",
@@ -32,16 +30,12 @@ _NEVER_BY_TIME = {
 _BY_AGE = {"log.file.size": "4194304", "log.retention.hours": "1", "log.cleanup.interval.mins": "1"}
 _TWO_HOURS_S = 7200
 _LARGE, _SETS, _IN_A_SET = 20_000, 150, 20
-"""Bytes of a message, and sets of how many messages each log has: 60 MB of it, more than the
-buffers between a reader and a writer hold.
-"""
+"""60 MB of sets in each log, more than the buffers between a reader and a writer hold."""
 _RETENTION_WITHIN_S = 180.0
 
 
 def unflushed(stage: Stage, *, is_lost: bool) -> CaseResult:
-    """A run is killed after its Delta commit while each log has an unflushed tail; then the broker,
-    which may lose that tail.
-    """
+    """A run is killed after its commit; then the broker, which may lose unflushed tails."""
     cluster = stage.at_end.enter_context(
         EmbeddedCluster(
             version=JAFKA,

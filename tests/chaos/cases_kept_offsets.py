@@ -15,11 +15,10 @@ import threading
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver, kill_before, run_disturbed
 from tests.chaos.holding import TRANSFORM, Hold
-from tests.chaos.operators import decide
 from tests.chaos.proxy import OFFSET_FETCH, passed
 from tests.chaos.scenes import prepare
 from tests.chaos.sources import between, check_losses, set_offset
-from tests.chaos.stage import CaseResult, Stage, both, ended, held, stopped
+from tests.chaos.stage import CaseResult, Stage, both, decide, ended, held, stopped
 from tests.chaos.ways import overtaken, short_session, signals, staged, staged_at_brokers
 from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
@@ -135,9 +134,7 @@ def coordinator_restarted(stage: Stage, *, scene: str) -> CaseResult:
 def another_committed(
     stage: Stage, *, scene: str, by: int | None, during: bool = False
 ) -> CaseResult:
-    """A client from outside commits another offset in Kafka, or sets that of ZooKeeper alone back
-    (`by` None): the run stops, and the table shows where the group is set back to.
-    """
+    """Another client commits another offset, or sets one place back: the run stops."""
     there = staged(stage, scene)
     pipeline = there.pipeline
     prepare(pipeline, loaded=True)

@@ -15,23 +15,33 @@ from typing import Any
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver, kill_before
-from tests.chaos.kept import kept
-from tests.chaos.lives import accepted, finish, second_life
-from tests.chaos.operators import REASON, decide
 from tests.chaos.proxy import ProxiedCluster, gated
 from tests.chaos.sources import (
     Gone,
+    accepted,
     admin_of,
     between,
     check_losses,
     configure,
     delete_records,
     delete_topic,
+    finish,
     log_starts,
     make_topic,
     recreate_topic,
+    second_life,
 )
-from tests.chaos.stage import CaseResult, Stage, ended, held, stopped, summary_of
+from tests.chaos.stage import (
+    REASON,
+    CaseResult,
+    Stage,
+    decide,
+    ended,
+    held,
+    kept,
+    stopped,
+    summary_of,
+)
 from tests.command_result import CommandResult
 from tests.system.driving import Pipeline, broken_off_before
 from tests.traffic.rows import Row
@@ -54,9 +64,7 @@ def prepared(
     cluster: EmbeddedCluster | None = None,
     **source: Any,
 ) -> Pipeline:
-    """A pipeline with a plan in its table (`loaded`), and another one that is stored, with nothing
-    of it fetched (`stored`). `in_process`: the run that stored it was broken off, and not killed.
-    """
+    """A pipeline with a plan in its table (`loaded`), and another one that is not fetched."""
     pipeline = stage.pipeline(source=source, cluster=cluster)
     pipeline.produce(240)
     if loaded:
@@ -245,7 +253,6 @@ def recreated_during_fetch(stage: Stage) -> CaseResult:
 
 
 def deleted(stage: Stage, *, stored: bool) -> CaseResult:
-    """The topic is deleted and does not come back."""
     pipeline = prepared(stage, stored=stored)
     rows, after = pipeline.in_table(), held(pipeline)
     delete_topic(pipeline)

@@ -60,9 +60,7 @@ CAME: Mapping[str, tuple[Callable[[OtherConsumer], None], str]] = {
 def void(
     stage: Stage, *, came: str, loaded: bool = False, in_the_place_of_a_plan: bool = False
 ) -> CaseResult:
-    """The hand-over is refused, and the run hands another plan over. `in_the_place_of_a_plan`: a
-    run that was no member stored a plan and died, and the plan of a member takes its place.
-    """
+    """The commit is rejected, and the run stores another plan, or a plan in one's place."""
     comes, why = CAME[came]
     pipeline = stage.pipeline(group={} if in_the_place_of_a_plan else JOIN)
     prepare(pipeline, loaded)

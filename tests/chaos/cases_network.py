@@ -18,7 +18,6 @@ from tests.chaos.stage import CaseResult, Stage, ended, held_after
 from tests.chaos.ways import staged_at_brokers
 
 TIMEOUT_S = 2.0
-"""`source.request_timeout_s` of these runs."""
 SPOILS: Mapping[str, Spoil] = {
     "a byte at a time": in_pieces(1, 0),
     "slower than its deadline": in_pieces(1, 0.05),

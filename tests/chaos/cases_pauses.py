@@ -142,12 +142,10 @@ def paused_by_a_member(stage: Stage, *, verb: str | None = None) -> CaseResult:
 
 
 def pause(pipeline: Pipeline) -> None:
-    """`etl topics pause`, of one log."""
     ended(_of_one_log(pipeline, "pause"), 0)
 
 
 def resume(pipeline: Pipeline) -> None:
-    """`etl topics resume`, of one log."""
     ended(_of_one_log(pipeline, "resume"), 0)
 
 

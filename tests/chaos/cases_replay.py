@@ -103,9 +103,7 @@ def _door(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def _are_all_or_none(pipeline: Pipeline) -> bool:
-    """Whether the rows of the interval are the new ones. Raises AssertionError for some of each,
-    for others that are, and for lost ones.
-    """
+    """True if the interval's rows are the new ones. Raises AssertionError if only some are."""
     rows = (
         DeltaTable(str(pipeline.table))
         .to_pyarrow_table(columns=["partition", "offset", "timestampType"])

@@ -9,8 +9,7 @@ from typing import Any
 from etl.testkit.spark_launch import StandaloneSpark
 from tests.chaos.driver import Driver, amid_its_files, send
 from tests.chaos.holding import TRANSFORM, Hold
-from tests.chaos.kept import kept
-from tests.chaos.stage import CaseResult, Stage, both, held, stopped
+from tests.chaos.stage import CaseResult, Stage, both, held, kept, stopped
 from tests.processes import command, that_mention, working_folder
 from tests.system.driving import ROOT, Pipeline
 
@@ -59,9 +58,7 @@ def executors() -> list[int]:
 
 
 def twice(stage: Stage, *, at: str, is_killed: bool) -> CaseResult:
-    """The Python worker of one task is killed, and the task is tried again; or the task is slow, a
-    second copy of it runs on the other host, and both continue at the same moment.
-    """
+    """A task's worker is killed; or a task runs twice, and both continue at the same moment."""
     pipeline = on_two_hosts(stage, **{} if is_killed else _SPECULATION)
     hold = Hold(pipeline.folder / "marks", from_task=3, at=at)
     mark = hold.folder / f"{at}-3"

@@ -108,7 +108,6 @@ def _wait_for_the_put(
 
 
 def _arrives(way: FaultyWay) -> None:
-    """Held requests are released, and answered."""
     way.let_go()
     assert wait_until(lambda: way.answered == 1, _SOON_S), (
         "the store does not answer what comes late"

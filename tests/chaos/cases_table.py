@@ -24,12 +24,13 @@ from pyspark.sql import SparkSession
 
 from tests.chaos.driver import Driver, kill_before
 from tests.chaos.holding import TRANSFORM, Hold
-from tests.chaos.operators import accept_table, decide
 from tests.chaos.stage import (
     CaseResult,
     Stage,
+    accept_table,
     case_result,
     checked,
+    decide,
     ended,
     held,
     stopped,
@@ -127,7 +128,6 @@ def dropped(stage: Stage, *, plan_stored: bool = False) -> CaseResult:
 
 
 def _moved_away(pipeline: Pipeline) -> Path:
-    """The table's folder under another name."""
     ours = pipeline.folder / "ours"
     pipeline.table.rename(ours)
     return ours

@@ -11,13 +11,14 @@ from pyspark.sql import SparkSession
 
 from etl.model.columns import spark_schema
 from tests.chaos.driver import kill_before, kill_command
-from tests.chaos.operators import REASON, decide
 from tests.chaos.stage import (
+    REASON,
     CaseResult,
     Stage,
     case_result,
     checked,
     complete_files,
+    decide,
     ended,
     held,
     stopped,
@@ -30,12 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DROPPED = (0, 5)
-"""Partition and offset."""
 _BEFORE = 240
 
 
 def dropping(rows: DataFrame) -> DataFrame:
-    """A transform that drops one record."""
     return rows.where(f"not (partition = {_DROPPED[0]} and offset = {_DROPPED[1]})")
 
 
@@ -49,7 +48,6 @@ class ReadBySpark(Pipeline):
     """A pipeline whose table delta-rs' Arrow reader cannot read."""
 
     def in_table(self) -> Counter[Row]:
-        """Every row of the table, by Spark."""
         rows = _spark().read.format("delta").load(str(self.table))
         found = rows.select("partition", "offset", "value").collect()
         return Counter((r["partition"], r["offset"], hash_of(r["value"])) for r in found)

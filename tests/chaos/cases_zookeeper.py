@@ -32,8 +32,7 @@ from tests.chaos.stage import (
 )
 from tests.chaos.ways import children
 from tests.command_result import CommandResult
-from tests.system.driving import Pipeline
-from tests.system.sessions import lose_session, session_at
+from tests.system.driving import Pipeline, lose_session, session_at
 
 DOWN_S = 1.5
 _NOTICED_WITHIN_S = 30.0

@@ -14,8 +14,7 @@ import yaml
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.cases_disk import MAY_MOUNT
-from tests.chaos.kept import kept
-from tests.chaos.stage import Case, CaseResult, Stage
+from tests.chaos.stage import Case, CaseResult, Stage, kept
 from tests.stores.servers import STORES
 
 _MATRIX: Mapping[int, Any] = yaml.safe_load(Path(__file__).with_name("matrix.yaml").read_text())
@@ -28,13 +27,10 @@ _PAUSED = (
 )
 
 ROWS: Mapping[int, str] = {row: one["situation"] for row, one in _MATRIX.items()}
-"""The situation that the cases of a row share; the pages in docs/proof print these sentences. Row
-40 exists only where the table is in a store.
-"""
+"""The situation of a row's cases, printed on the pages in docs/proof."""
 
 
 def played_by(name: str) -> Callable[..., CaseResult]:
-    """The function of a case."""
     module, _, function = name.partition(".")
     found = importlib.import_module(f"tests.chaos.{'' if module == 'ways' else 'cases_'}{module}")
     play: Callable[..., CaseResult] = getattr(found, function)
@@ -57,12 +53,10 @@ def _case(row: int, name: str, given: dict[str, Any], times: int | None) -> Case
 
 
 def _given(case: Case, name: str) -> Any:
-    """An argument of a case."""
     return case.play.keywords.get(name) if isinstance(case.play, partial) else None
 
 
 def _mounts(case: Case) -> bool:
-    """Whether only root may play it."""
     return case.row == 20 and _given(case, "taken") not in ("table", "log")
 
 
@@ -109,7 +103,6 @@ ALL: list[Case] = [
     for case in (*_of_row(row), *_MORE.get(row, ()))
     if MAY_MOUNT or not _mounts(case)
 ]
-"""Every case with the table in a folder, in the order of the matrix."""
 
 
 def cases_on(store: str) -> tuple[Case, ...]:

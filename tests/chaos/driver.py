@@ -79,7 +79,6 @@ class Driver:
 
     @property
     def process(self) -> subprocess.Popen[str]:
-        """The driver: the process of the command itself."""
         assert self._process is not None, "not started"
         return self._process
 
@@ -101,7 +100,6 @@ class Driver:
             )
 
     def wait_until_paused(self) -> None:
-        """Until the driver has stopped itself."""
         self.wait_for("the pause", self.is_paused)
 
     def wait_until_gone(self, within_s: float = 60.0) -> None:
@@ -111,7 +109,6 @@ class Driver:
         )
 
     def is_paused(self) -> bool:
-        """Whether the driver's process stands still."""
         return is_paused(self.process.pid)
 
     def processes(self) -> list[int]:
@@ -124,22 +121,18 @@ class Driver:
         self.wait()
 
     def kill_all(self) -> None:
-        """SIGKILL for all of them, as a power cut."""
         self.killed()
 
     def killed(self) -> CommandResult:
-        """The same, with the output until then."""
         self.pause_all()  # so that none does anything between two of these signals
         for pid in self.processes():
             send(pid, signal.SIGKILL)
         return self.wait()
 
     def pause(self) -> None:
-        """SIGSTOP for the driver alone."""
         send(self.process.pid, signal.SIGSTOP)
 
     def pause_all(self) -> None:
-        """SIGSTOP for all of them."""
         for pid in self.processes():
             send(pid, signal.SIGSTOP)
 
@@ -153,7 +146,6 @@ class Driver:
         return pid
 
     def wake_all(self) -> None:
-        """SIGCONT for all of them."""
         for pid in self.processes():
             send(pid, signal.SIGCONT)
 
@@ -194,9 +186,7 @@ def amid_its_files(
     *,
     producing: bool = True,
 ) -> Iterator[tuple[Driver, Hold]]:
-    """A run at the moment when so many of its files are there and its other tasks have rows that
-    are not written. `producing`: a producer writes until the block ends.
-    """
+    """A run when so many of its files are there. `producing`: with a producer."""
     known, tasks = complete_files(pipeline), tasks or stage.writes.tasks
     hold = Hold(pipeline.folder / "marks", files)
     writing = stage.writing(pipeline) if producing else contextlib.nullcontext()
@@ -214,7 +204,6 @@ def owned(pipeline: Pipeline) -> list[str]:
 
 
 def send(pid: int, kind: signal.Signals) -> None:
-    """A signal for a process that may have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, kind)
 

@@ -30,16 +30,13 @@ _LONGEST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Tasks from number `from_task` on wait before their first row is written (`at` rows) or before
-    their file is closed (`at` end).
-    """
+    """From task `from_task` on, wait before the first row (`rows`) or the file's end (`end`)."""
 
     folder: Path
     from_task: int
     at: str = "rows"
 
     def variables(self) -> dict[str, str]:
-        """The environment of the run to be held."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return {_FOLDER: str(self.folder), _FROM_TASK: str(self.from_task), _WHERE: self.at}
 
@@ -48,12 +45,10 @@ class Hold:
         return [int(mark.read_text()) for mark in self.folder.glob(f"{self.at}-*[0-9]")]
 
     def release(self) -> None:
-        """Release all of them."""
         (self.folder / "go").touch()
 
 
 def held(rows: DataFrame) -> DataFrame:
-    """The rows as they are."""
     folder, from_task, where = (
         os.environ.get(_FOLDER),
         int(os.environ.get(_FROM_TASK, "0")),

@@ -25,9 +25,7 @@ from tests.traffic.rows import Row
 
 PARTITIONS = 4
 JOIN: Mapping[str, Any] = {"mode": "join"}
-"""`ownership` of a pipeline that is a member. By range ours comes before `z`, and has the first
-half of the partitions.
-"""
+"""`ownership` of a member. By range it comes before `z`, and has the first partitions."""
 _NAME = "z"
 _SOON_S = 60.0
 
@@ -58,12 +56,10 @@ class OtherConsumer:
 
     @property
     def rows(self) -> Counter[Row]:
-        """What it read, as rows of the topic."""
         rows = self._pipeline.in_topic()
         return sum((between(rows, *interval) for interval in self._read), Counter[Row]())
 
     def register(self) -> None:
-        """Be counted in."""
         result = (
             '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}'
             % self._pipeline.topic
@@ -86,12 +82,10 @@ class OtherConsumer:
         self._client.set(self._owner(partition), f"{self._id}-0".encode())
 
     def take_away(self, partition: int) -> None:
-        """Remove the owner."""
         with contextlib.suppress(NoNodeError):
             self._client.delete(self._owner(partition))
 
     def let_go(self, *partitions: int) -> None:
-        """Own these no more."""
         for partition in partitions:
             self._client.delete(self._owner(partition))
 
@@ -106,7 +100,6 @@ class OtherConsumer:
         self._waiting[-1].start()
 
     def leave(self) -> None:
-        """Let go of all, and be counted in no more."""
         for path in (
             *(self._owner(partition) for partition in range(PARTITIONS)),
             f"{self._paths.consumer_ids}/{self._id}",
@@ -128,7 +121,6 @@ class OtherConsumer:
         self._read.append((partition, start, start + count))
 
     def owned(self) -> list[int]:
-        """The partitions with an owner."""
         with contextlib.suppress(NoNodeError):
             return sorted(
                 int(key.rpartition("-")[2])
@@ -137,7 +129,6 @@ class OtherConsumer:
         return []
 
     def members(self) -> list[str]:
-        """All other registered members."""
         with contextlib.suppress(NoNodeError):
             return sorted(set(self._client.get_children(self._paths.consumer_ids)) - {self._id})
         return []
@@ -151,5 +142,4 @@ class OtherConsumer:
 
 
 def without(rows: Counter[Row], partitions: Collection[int]) -> Counter[Row]:
-    """The rows of all other partitions."""
     return Counter({row: count for row, count in rows.items() if row[0] not in partitions})

@@ -35,7 +35,6 @@ FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, LEAVE_GR
     13,
     14,
 )
-"""Api keys of Kafka's requests."""
 _LINGER_NOT = struct.pack("ii", 1, 0)
 
 Spoil = Callable[["Link", bytes], bool]
@@ -98,7 +97,6 @@ class Proxy:
             return self._spoiling.next(api) if self._spoiling else passed
 
     def forget(self, link: Link) -> None:
-        """A link that has ended."""
         with self._order:
             self._links.discard(link)
 
@@ -158,7 +156,6 @@ class Link:
         return not self.closed.is_set()
 
     def close(self) -> None:
-        """Hang up on both sides."""
         self.closed.set()
         for one in (self.client, self._broker):
             if one is not None:
@@ -188,7 +185,6 @@ class _Spoiling:
 
 
 def passed(link: Link, answer: bytes) -> bool:
-    """As it came."""
     link.client.sendall(answer)
     return True
 
@@ -207,7 +203,6 @@ def in_pieces(size: int, pause_s: float) -> Spoil:
 
 
 def delayed(seconds: float) -> Spoil:
-    """Whole, and late."""
     return lambda link, answer: link.wait(seconds) and passed(link, answer)
 
 

@@ -18,8 +18,7 @@ from typing import Any
 from etl.testkit.brokers import DEFAULT_VERSION
 from etl.testkit.java_and_jars import spark_jars
 from tests.chaos.collected import ROWS
-from tests.chaos.stage import Case, CaseResult
-from tests.chaos.writes import WRITES
+from tests.chaos.stage import WRITES, Case, CaseResult
 from tests.stores.servers import STORES
 
 _HEAD = """\
@@ -96,8 +95,6 @@ FIGURES = ("records", "rows", "missing", "double")
 
 
 class Results:
-    """The results of cases, by case name, in one file."""
-
     def __init__(self, kept: Path, cases: Sequence[Case], *, today: date | None = None) -> None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         self._today, self._kept = today or datetime.now(UTC).date(), kept
@@ -112,7 +109,6 @@ class Results:
         return "checked" in self._results.get(case.name, {})
 
     def played(self, case: Case, reported: CaseResult | None, failure: str = "") -> None:
-        """Add the result of a case, or its failure."""
         went = (
             {**asdict(reported), "checked": asdict(reported.checked)}
             if reported
@@ -126,7 +122,6 @@ class Results:
         }
 
     def keep(self) -> None:
-        """Write the file, in the order of the matrix."""
         ordered = {c.name: self._results[c.name] for c in self._cases if c.name in self._results}
         write_whole(self._kept, json.dumps(ordered, indent=1) + "\n")
 
@@ -146,7 +141,6 @@ class Published(Results):
         self._folder, self.page = folder, folder / "crashes.md"
 
     def write(self) -> None:
-        """Write the results of this writer, and the page."""
         self.keep()
         results = dict[str, Mapping[str, Any]]()
         for writer, writes in WRITES.items():
@@ -156,9 +150,7 @@ class Published(Results):
 
 
 class PublishedOnStores(Results):
-    """The results of one store and writer; the page is written of all there are: several may be
-    played at the same time, and each be continued. `cases_on`: the cases of a kind of store.
-    """
+    """The results of one store and writer; the page is made of all there are."""
 
     def __init__(
         self, folder: Path, cases_on: Callable[[str], Sequence[Case]], store: str, writer: str
@@ -168,7 +160,6 @@ class PublishedOnStores(Results):
         self._folder, self.page = folder, folder / "stores.md"
 
     def write(self) -> None:
-        """This one's figures, and the page."""
         self.keep()
         known = {
             (store, writer): list(json.loads(kept.read_text()).values())

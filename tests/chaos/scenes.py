@@ -55,7 +55,6 @@ class Scene:
         return held(self.pipeline), self.pipeline.ran()
 
     def finish(self, after: str, next_run: CommandResult | str) -> CaseResult:
-        """The check."""
         return self.stage.finish(self.pipeline, after, next_run)
 
 
@@ -112,9 +111,7 @@ class BesideConsumer(Scene):
 
 
 class BesideMember(Scene):
-    """Another consumer in Kafka's group has read when our run comes. It reads nothing while it owns
-    all: whatever a run of ours gets as its share, there is something to read in it.
-    """
+    """Another consumer in Kafka's group, which reads nothing while it owns all."""
 
     def __init__(self, stage: Stage, pipeline: Pipeline) -> None:
         super().__init__(stage, pipeline)
@@ -142,7 +139,6 @@ class BesideMember(Scene):
         return run_disturbed(self.pipeline, "observe", lambda world: self.pipeline.produce(RECORDS))
 
     def finish(self, after: str, next_run: CommandResult | str) -> CaseResult:
-        """After all others have left."""
         self.pipeline.produce(RECORDS)
         theirs = sum((other.read for other in self.others), Counter[Row]())
         assert max(theirs.values(), default=1) == 1, "they read a record twice"
@@ -181,7 +177,6 @@ class Situation:
 
 
 def _joining(**join: Any) -> Mapping[str, Any]:
-    """The settings of a member of Kafka's own group."""
     member = {"mode": "join", "offsets_storage": "kafka"}
     return {"group": {**member, "join": {"session_timeout_s": 6, **join}}}
 

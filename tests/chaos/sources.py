@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
@@ -13,8 +14,10 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from etl.testkit.server_process import wait_until
+from tests.chaos.stage import CaseResult, case_result, checked, ended
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
-from tests.traffic.rows import Row
+from tests.traffic.rows import Row, hash_of
 
 Gone = tuple[int, int, int, str]
 """Partition, from, until, why."""
@@ -41,7 +44,6 @@ def delete_records(pipeline: Pipeline, before: Mapping[int, int]) -> None:
 
 
 def configure(pipeline: Pipeline, settings: Mapping[str, str]) -> None:
-    """Change the topic's own configuration."""
     with admin_of(pipeline) as admin:
         admin.alter_configs(
             [ConfigResource(ConfigResourceType.TOPIC, pipeline.topic, configs=dict(settings))]
@@ -117,7 +119,6 @@ def wait_for_all(pipeline: Pipeline, replicas: int) -> None:
 
 
 def log_starts(pipeline: Pipeline) -> dict[int, int]:
-    """The first offset that each partition keeps."""
     with contextlib.closing(
         KafkaConsumer(
             bootstrap_servers=pipeline.cluster.bootstrap.split(","), enable_auto_commit=False
@@ -174,7 +175,6 @@ def check_losses(pipeline: Pipeline, gone: Sequence[Gone]) -> None:
 
 
 def stored_plans(pipeline: Pipeline) -> list[int]:
-    """Numbers of the plans in ZooKeeper."""
     path = f"/consumers/{pipeline.group}/etl/clicks/plans"
     with pipeline.zookeeper() as client:
         return (
@@ -192,3 +192,52 @@ def slow_down(pipeline: Pipeline, client_id: str, bytes_per_s: int | None) -> No
         )
         notice = json.dumps({"version": 2, "entity_path": f"clients/{client_id}"}).encode()
         client.create("/config/changes/config_change_", notice, sequence=True)
+
+
+_LIFE = 1_000
+"""Partition 3 in its second life is 1003."""
+
+
+@dataclass
+class Lives:
+    """What the table holds, each row under the life of its log."""
+
+    pipeline: Pipeline
+
+    def in_topic(self) -> Counter[Row]:
+        return self.pipeline.in_topic()
+
+    def in_table(self) -> Counter[Row]:
+        rows = (
+            DeltaTable(str(self.pipeline.table))
+            .to_pyarrow_table(columns=["partition", "offset", "value", "incarnation"])
+            .to_pylist()
+        )
+        return Counter(
+            (row["partition"] + _LIFE * row["incarnation"], row["offset"], hash_of(row["value"]))
+            for row in rows
+        )
+
+
+def second_life(rows: Counter[Row], starts: Mapping[int, int]) -> Counter[Row]:
+    """The topic's rows from these offsets on, as the second incarnation."""
+    return Counter(
+        {
+            (p + _LIFE, offset, value): n
+            for (p, offset, value), n in rows.items()
+            if p in starts and offset >= starts[p]
+        }
+    )
+
+
+def accepted(pipeline: Pipeline, *words: str) -> None:
+    ended(pipeline.accept_log(*words), 0)
+
+
+def finish(
+    pipeline: Pipeline, after: str, next_run: CommandResult, expected: Counter[Row]
+) -> CaseResult:
+    """One more run, the package's own proof, and the check of every life."""
+    ended(pipeline.run(), 0)
+    ended(pipeline.door("verify"), 0)
+    return case_result(after, next_run, checked(Lives(pipeline), expected))

@@ -10,25 +10,29 @@ of a process of `etl run` are in `driver`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
 import re
 import shutil
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
+from deltalake import DeltaTable
 from kafka.errors import KafkaError
 
+from etl.io.process import cores
 from etl.testkit.cluster import EmbeddedCluster
-from tests.chaos.writes import WRITES
+from tests.chaos.holding import ARROW_TRANSFORM, TRANSFORM
 from tests.command_result import CommandResult
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import StoreServer
@@ -56,7 +60,6 @@ class Checked:
 
     @property
     def is_whole(self) -> bool:
-        """Every record once, and nothing else."""
         return not (self.missing or self.double or self.unexpected)
 
 
@@ -73,10 +76,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that is done to a pipeline."""
-
     row: int
-    """Of the matrix."""
     name: str
     what: str
     """The case in one sentence; its name where that is enough."""
@@ -278,7 +278,6 @@ def checked(pipeline: Readable, expected: Counter[Row] | None = None) -> Checked
 
 
 def summary_of(result: CommandResult) -> str:
-    """A run's exit code and outcomes, or its error."""
     try:
         document = json.loads(result.out)
     except ValueError:
@@ -301,7 +300,6 @@ def both(result: CommandResult, next_run: CommandResult) -> str:
 
 
 def ended(result: CommandResult, *codes: int) -> CommandResult:
-    """Check that a run ended with one of these codes."""
     assert result.code in codes, f"{summary_of(result)}\n{result.err}"
     return result
 
@@ -342,7 +340,6 @@ def complete_files(pipeline: Pipeline) -> set[str]:
 
 
 def commits(pipeline: Pipeline) -> int:
-    """How many commits the table's log holds."""
     return len(_log(pipeline))
 
 
@@ -374,3 +371,95 @@ def held(pipeline: Pipeline) -> str:
 def held_after(pipeline: Pipeline, result: CommandResult) -> str:
     """The same, and what the run came to that left it so."""
     return f"{held(pipeline)}; the run itself: {summary_of(result)}"
+
+
+_Servers = TypeVar("_Servers", bound=AbstractContextManager[Any])
+_kept: dict[str, tuple[AbstractContextManager[Any], ExitStack]] = {}
+
+
+def kept(name: str, make: Callable[[Path], _Servers]) -> _Servers:
+    """The running servers of this name, made by `make` if needed; any others are stopped."""
+    if name not in _kept:
+        _end()
+        ends = ExitStack()
+        folder = Path(tempfile.mkdtemp(prefix=f"etl-chaos-{name}-"))
+        ends.callback(shutil.rmtree, folder, ignore_errors=True)
+        made = make(folder / "servers")
+        ends.enter_context(made)
+        _kept[name] = made, ends
+    servers: _Servers = _kept[name][0]  # type: ignore[assignment]  # the name stands for the kind
+    return servers
+
+
+@atexit.register
+def _end() -> None:
+    while _kept:
+        _, (_, ends) = _kept.popitem()
+        ends.close()
+
+
+REASON = ("--reason", "a test", "--yes")
+
+
+def decide(pipeline: Pipeline, command: str, *words: str) -> None:
+    """Run a command with these words after its conf, a reason and a confirmation."""
+    ended(pipeline.door(*command.split(), after=(*words, *REASON), json_too=False), 0)
+
+
+def accept_table(pipeline: Pipeline) -> None:
+    version = str(DeltaTable(str(pipeline.table)).version())
+    decide(pipeline, "table accept-changes", version)
+
+
+def inherit(heir: Pipeline, old: Pipeline) -> None:
+    """The heir takes the place of another pipeline."""
+    decide(heir, "pipelines inherit", "--predecessor", f"{old.group}/clicks")
+
+
+_FOUR_TASKS = {"spark": {"spark.master": "local[4,4]"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """One way of writing; the whole matrix is played with each."""
+
+    results: str
+    """The file in docs/proof with the result of each case."""
+    title: str
+    settings: Mapping[str, Any]
+    tasks: int
+    """How many tasks of a case that holds them are at work at once, a file each."""
+    held: Mapping[str, Any]
+
+    takes_spark: bool = True
+    """Whether tasks are Spark's: without it many more plans end in the same time."""
+
+    @property
+    def passes_the_jvm(self) -> bool:
+        return self.held.get("transform") == TRANSFORM
+
+
+WRITES: Mapping[str, Writes] = {
+    "spark": Writes(
+        "crashes.json",
+        "Spark",
+        {"table": {"writer": "spark"}},
+        4,
+        {"transform": TRANSFORM, **_FOUR_TASKS},
+    ),
+    "arrow": Writes(
+        "crashes_arrow.json",
+        "Arrow, Spark's tasks",
+        {"table": {"writer": "auto"}},
+        4,
+        {**_FOUR_TASKS, "transform": {"record_batch": ARROW_TRANSFORM}},
+    ),
+    "processes": Writes(
+        "crashes_without_spark.json",
+        "Arrow, no Spark",
+        {"table": {"writer": "auto"}, "limits": {"local_below_bytes": 1 << 30}},
+        cores(),
+        {"transform": {"record_batch": ARROW_TRANSFORM}},
+        takes_spark=False,
+    ),
+}

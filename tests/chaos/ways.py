@@ -18,7 +18,6 @@ from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.chaos import proxy as kafka_proxy
 from tests.chaos.driver import Driver, killed_before, run_disturbed, send, was_killed
-from tests.chaos.kept import kept
 from tests.chaos.proxy import Link, ProxiedCluster, Proxy, Spoil, cut
 from tests.chaos.scenes import SITUATIONS, Scene, prepare
 from tests.chaos.sources import stored_plans, wait_for_all
@@ -28,6 +27,7 @@ from tests.chaos.stage import (
     both,
     ended,
     held,
+    kept,
     offsets_are_at_the_rows_ends,
     succeeded,
     summary_of,
@@ -173,7 +173,6 @@ def coordinator_moved(stage: Stage, *, scene: str, verb: str = "commit") -> Case
 
 
 def staged(stage: Stage, scene: str, **more: Any) -> Scene:
-    """A pipeline in its situation."""
     of = SITUATIONS[scene]
     return of.kind(stage, stage.pipeline(**of.settings, **more))
 

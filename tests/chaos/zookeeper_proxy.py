@@ -27,8 +27,6 @@ _HEADER = struct.Struct(">ii")
 
 
 class Lost(str, Enum):
-    """What the break takes with it."""
-
     REQUEST = "request"
     ANSWER = "answer"
     """The server has executed the request."""
@@ -52,7 +50,6 @@ class ZooKeeperProxy:
 
     @property
     def connect(self) -> str:
-        """Its address, without a path."""
         return f"{HOST}:{self._listening.getsockname()[1]}"
 
     def lose(self, lost: Lost, chosen: Chosen) -> None:

@@ -60,7 +60,6 @@ def any_document(kind: type[T], seed: object, *, is_latest: bool = False) -> T:
 
 
 def text_of(payload: bytes) -> str:
-    """The JSON of a stored document."""
     if payload.startswith(b"{"):
         return payload.decode()
     return zlib.decompress(payload).decode()
@@ -132,7 +131,6 @@ def _mappings(fields: Mapping[str, Any]) -> Any:
 
 
 def main(names: Sequence[str]) -> None:
-    """Render the documents of these classes anew."""
     golden = json.loads(GOLDEN.read_text())
     for kind in KINDS:
         if kind.__name__ in names:

@@ -78,9 +78,7 @@ EVENTS = (
     "restore table",
 )
 REPAIRS_MAX = 60
-"""Runs and commands until the pipeline must be up to date: a long history may leave all its records
-to the end, and a plan has a few of them.
-"""
+"""Runs and commands until the pipeline must be up to date: a plan has few of its records."""
 
 partitions = st.sampled_from(LOGS)
 counts = st.integers(1, 4)
@@ -94,12 +92,10 @@ END: Moment = (Fate.NOTHING, 0)
 
 
 def has_plan(machine: Pipeline) -> bool:
-    """True if ZooKeeper has a plan."""
     return bool(machine.outside.plans)
 
 
 def has_stored_plan(machine: Pipeline) -> bool:
-    """True if the newest plan is not in the table."""
     newest = machine.outside.newest_plan()
     return newest is not None and newest.number > machine.outside.transaction_version()
 
@@ -152,7 +148,6 @@ class Pipeline(RuleBasedStateMachine):
         logs_per_request: int,
         runs_first: bool,
     ) -> None:
-        """A conf, and a first run or none."""
         self.settings = settings_of(
             on_data_loss=on_data_loss,
             on_offset_changed=on_offset_changed,
@@ -188,7 +183,6 @@ class Pipeline(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS), count=counts)
     def recreate(self, topic: str, count: int) -> None:
-        """The topic is deleted and made again."""
         for partition in LOGS:
             if partition.topic == topic:
                 self.outside.logs[partition] = self.outside.logs[partition].recreated()
@@ -199,7 +193,6 @@ class Pipeline(RuleBasedStateMachine):
 
     @rule(partition=partitions, count=counts)
     def expire(self, partition: TopicPartition, count: int) -> None:
-        """Retention deletes the first records."""
         found = self.outside.logs[partition]
         start = min(found.end, found.log_start + count)
         self.oracle.expires(partition, start)
@@ -210,12 +203,10 @@ class Pipeline(RuleBasedStateMachine):
 
     @rule()
     def run(self) -> None:
-        """`etl run`, which nothing disturbs."""
         self._run()
 
     @rule(partition=partitions, count=counts)
     def grow_and_run(self, partition: TopicPartition, count: int) -> None:
-        """The same, with new records."""
         self.outside.logs[partition].grow(count)
         self._run()
 
@@ -289,11 +280,9 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(lambda self: self.sleepers)
     @rule(place=st.integers(0, SLEEPERS_MAX - 1), fate=fates)
     def wake(self, place: int, fate: Moment) -> None:
-        """A driver that slept goes on."""
         self._go_on(self.sleepers[place % len(self.sleepers)], fate)
 
     def _run(self, fate: Moment = END) -> list[Outcome]:
-        """One run; what it reported."""
         report = new_report()
         run_id = f"run-{next(self.numbers)}"
         per_request = self.logs_per_request
@@ -402,7 +391,6 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(has_plan)
     @rule(partition=partitions, back=st.integers(0, 6), fate=fates)
     def set_offsets(self, partition: TopicPartition, back: int, fate: Moment) -> None:
-        """`etl offsets set`."""
         found = self.outside.logs[partition]
         to = max(found.log_start, found.end - back)
         targets: dict[str, Any] = {"abc"[LOGS.index(partition)]: to}
@@ -418,7 +406,6 @@ class Pipeline(RuleBasedStateMachine):
 
     @rule(partition=partitions)
     def pause(self, partition: TopicPartition) -> None:
-        """`etl topics pause`."""
         named, now = [Named(partition.topic, partition)], self.outside.now_ms
         self.outside.pauses = pausing(
             self.outside.pauses, named, LOGS, reason="seen", by="kim@host", now_ms=now
@@ -427,7 +414,6 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(lambda self: self.outside.pauses)
     @rule()
     def resume(self) -> None:
-        """`etl topics resume`."""
         named = [Named(one.topic, one.partition) for one in self.outside.pauses[:1]]
         self.outside.pauses = resuming(self.outside.pauses, named, LOGS).pauses
 
@@ -522,7 +508,6 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(lambda self: self.outside.backfills)
     @rule(name=backfills)
     def delete_backfill(self, name: str) -> None:
-        """`etl backfills delete`."""
         self.outside.backfills.pop(name, None)
 
     @precondition(has_plan)
@@ -532,7 +517,6 @@ class Pipeline(RuleBasedStateMachine):
     def replay(
         self, partition: TopicPartition, start: int, count: int, only_retained: bool, fate: Moment
     ) -> None:
-        """`etl replay`."""
         newest = self.outside.newest_plan()
         position = newest.loaded_until.get(partition, 0) if newest else 0
         start = min(start, max(position - 1, 0))
@@ -575,7 +559,6 @@ class Pipeline(RuleBasedStateMachine):
 
     @rule()
     def back_up(self) -> None:
-        """A copy of ZooKeeper and of the table."""
         self.copies.append(self.outside.zookeeper.persistent())
         self.tables.append(list(self.outside.table or ()))
 
@@ -593,7 +576,6 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(lambda self: self.tables and not self.is_restored)
     @rule(place=st.integers(0, 3))
     def restore_table(self, place: int) -> None:
-        """An older copy of the table takes its place."""
         self.is_restored = True
         self.tables = self.tables[: place + 1]
         if self.outside.table is not None:

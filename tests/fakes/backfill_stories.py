@@ -70,7 +70,6 @@ def filled(
     reads_first: bool = False,
     turn: Turn = contextlib.nullcontext,
 ) -> Report:
-    """Run the backfill; return its report."""
     own = settings_of_backfill(settings, name)
     world = FakeWorld(outside, own, at, run_id=run_id, reads_first=reads_first)
     report = report or new_report()
@@ -79,7 +78,6 @@ def filled(
 
 
 def left(outside: Outside, name: str = "old") -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
-    """What the backfill still has to load."""
     requested, newest = BackfillStore(outside.ledger).read(name), outside.newest_plan()
     assert requested and newest
     unloaded = unloaded_of(requested, read_all_loaded_intervals(outside.ledger))

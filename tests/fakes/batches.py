@@ -58,7 +58,6 @@ class Batch:
     count: int | None = None
     leader_epoch: int = 7
     payload: bytes | None = field(default=None, repr=False)
-    """None: the encoded and compressed records."""
 
     @property
     def last_offset(self) -> int:
@@ -68,7 +67,6 @@ class Batch:
 
 
 def encode(batch: Batch) -> bytes:
-    """The bytes of one record batch."""
     payload = batch.payload
     if payload is None:
         payload = compress(

@@ -130,17 +130,11 @@ class FakeLog:
     epoch_starts: dict[int, int] = field(default_factory=dict)
     """The first offset of each epoch; by default the current one at the log start."""
     finds_no_time: bool = False
-    """A search by time finds nothing, as where the one segment that is searched has records without
-    timestamps.
-    """
+    """As if the one searched segment has records without timestamps."""
     segments: list[tuple[int, int]] | None = None
-    """First offset and time of the last write of each segment, oldest first, of a format that
-    cannot be searched by time at all.
-    """
+    """First offset and last write of each segment, of a format that has no times."""
     withheld: int = 0
-    """How many fetches get no records although there are some, as from a remote storage that is
-    slow (KIP-405).
-    """
+    """Fetches without records although there are some, as from a slow remote storage (KIP-405)."""
     refusals: deque[int] = field(default_factory=deque)
     """Error codes for the next fetches of this log, one each."""
 
@@ -217,9 +211,7 @@ class World:
         self.members: dict[str, bytes] = {}
         """Id and assignment of each member, for any requested group."""
         self.consumer_members: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {}
-        """Current and target assignment of each member, for any requested group; a group has the
-        consumer protocol if this is not empty.
-        """
+        """Assignments of each member of any group of the consumer protocol, if not empty."""
         self.no_consumer_group = 69
         """The code of the answer where there is none."""
         self.changed = threading.Condition()
@@ -233,7 +225,6 @@ class World:
         return 0 if request.generation_id_or_member_epoch == self.generation else 22
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The topic that has this id now."""
         return next((name for name, known in self.topic_ids.items() if known == topic_id), None)
 
 
@@ -348,10 +339,7 @@ class FakeBroker:
                 return
 
     def _answer(self, key: int, version: int, request: bytes) -> bytes:
-        """Return the response.
-
-        Raises EOFError for an unknown request: a broker closes the connection on it.
-        """
+        """The response. Raises EOFError for an unknown request, on which a broker hangs up."""
         if key not in _ANSWERS:
             raise EOFError(f"request {key} is unknown")
         kind, answer = _ANSWERS[key]
@@ -967,8 +955,6 @@ def never(connection: socket.socket, frame: bytes) -> None:
 
 
 def late(seconds: float) -> Act:
-    """The whole frame, after a while."""
-
     def act(connection: socket.socket, frame: bytes) -> None:
         time.sleep(seconds)
         connection.sendall(frame)

@@ -35,8 +35,6 @@ class Served:
 
 
 class BrokerContract:
-    """What a SimpleConsumer may rely on."""
-
     def test_a_broker_shows_what_it_is_by_the_versions_that_it_speaks(self, served: Served) -> None:
         with served.consumer() as consumer:
             assert re.fullmatch(

@@ -57,8 +57,6 @@ _EVERY_MS = 100
 
 @dataclass
 class Member:
-    """One member of a classic group."""
-
     member_id: str
     instance_id: str | None
     rebalance_s: float
@@ -69,8 +67,6 @@ class Member:
 
 @dataclass
 class ClassicGroup:
-    """One group of the classic protocol."""
-
     members: dict[str, Member] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     fenced: set[str] = field(default_factory=set)
@@ -106,8 +102,6 @@ class ClassicGroup:
 
 @dataclass
 class ConsumerMember:
-    """One member of the consumer protocol."""
-
     instance_id: str | None = None
     owned: set[tuple[str, int]] = field(default_factory=set)
     epoch: int = 0

@@ -43,7 +43,6 @@ class FakeGroup:
             self.generation += 1
 
     def fences(self, share: MemberAssignment) -> bool:
-        """Whether a commit of that share is refused."""
         return share.member_id not in self.members or share.generation != self.generation
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from etl.model.partitions import EpochEnd, Fingerprint, LookedAt, PartitionOffsets
 
 Place = int | tuple[int, int]
-"""The place of a row in its partition: its offset; on Jafka the entry's offset, and the message's
-index in it.
-"""
+"""Offset of a row in its partition; on Jafka the entry's, and the message's index."""
 
 
 def offset_of(place: Place) -> int:
@@ -31,15 +29,12 @@ class FakeLog:
     epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
     """At which offset each leader's epoch began."""
     lives: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
-    """(offset, life): from that offset on records are those of that life; a log that is cut and
-    written anew has a new one.
-    """
+    """(offset, incarnation) of its records from there on, after a truncation."""
     tells_epochs: bool = True
     held_back: int = 0
     """The number of last offsets after the start of an open transaction."""
 
     def grow(self, count: int) -> None:
-        """So many more records."""
         self.end += count
 
     def cut(self, at: int) -> None:
@@ -79,7 +74,6 @@ class FakeLog:
         return ()
 
     def end_of_epoch(self, wanted: int) -> EpochEnd | None:
-        """As a leader answers."""
         above = [epoch for epoch in self.epochs if epoch > wanted]
         if not self.tells_epochs or wanted > max(self.epochs):
             return None

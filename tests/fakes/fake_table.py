@@ -151,9 +151,7 @@ def write(
     run_id: str,
     read: ReadRows | None = None,
 ) -> bool:
-    """Whether this wrote the rows: not where the writer skips the number, or lost to another one
-    under the same app id. `read`: its rows; None: they are read now.
-    """
+    """True if this wrote the rows. `read`: its rows; None: they are read now."""
     held = (opened.transaction_version or 0) if opened else 0
     if held >= plan.number or out.transaction_version() != held:
         return False

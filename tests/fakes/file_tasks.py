@@ -20,7 +20,6 @@ READ = (RangeResult(10, 700, control_records=1, gaps=((3, 4),)), RangeResult(5, 
 
 
 def plan_of(number: int = 1, **changes: Any) -> Plan:
-    """Plan N: two ranges."""
     ranges = (OffsetRange(LOG, number * 10 - 10, number * 10), OffsetRange(OTHER, 0, 5))
     return with_id(
         plain_plan(
@@ -52,7 +51,6 @@ class Tasks:
         self.wanted: FileOptions | None = None
 
     def write(self, wanted: FileOptions) -> Sequence[Written]:
-        """See `FilesOfTasks`."""
         self.wanted = wanted
         found = [
             Written((i,), self._files(wanted, i, r), {i: READ[i]})

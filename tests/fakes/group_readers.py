@@ -38,17 +38,14 @@ class GroupReader(RebalanceListener):
         self.owned -= set(partitions)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """See `owned`."""
         assert self.owned.isdisjoint(partitions)
         self.owned |= set(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """See `lost_logs`."""
         self.owned -= set(partitions)
         self.lost_logs += partitions
 
     def owns(self, count: int) -> bool:
-        """Whether it comes to that."""
         return (
             wait_until(lambda: self._error is not None or len(self.owned) == count, WITHIN_S)
             and self._error is None
@@ -56,7 +53,6 @@ class GroupReader(RebalanceListener):
 
     @property
     def is_over(self) -> bool:
-        """Whether it was ended."""
         return self._is_over.is_set()
 
     def end(self) -> None:

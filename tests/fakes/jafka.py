@@ -36,12 +36,10 @@ def entry(payload: bytes, codec: int = 0) -> bytes:
 
 
 def old_entry(payload: bytes) -> bytes:
-    """One entry, magic 0."""
     return struct.pack(">ibI", 5 + len(payload), 0, zlib.crc32(payload)) + payload
 
 
 def wrapped(*entries: bytes) -> bytes:
-    """One entry that holds others, gzipped."""
     return entry(gzip.compress(b"".join(entries), mtime=0), GZIP)
 
 
@@ -92,7 +90,6 @@ class JafkaLog:
             self.starts.append(self.end)
 
     def expire(self) -> None:
-        """The oldest segment is gone."""
         self.starts.pop(0)
 
     def offsets(self, time: int, most: int) -> list[int]:
@@ -116,9 +113,7 @@ class JafkaBroker:
     """Topics with partitions; its requests are recorded, its answers may be scripted."""
 
     partitions: int = 1
-    """Of a topic without configuration."""
     flush_every: int = 1
-    """Messages."""
     max_message_bytes: int = 1 << 20
     segment_bytes: int = 1 << 30
     counts: dict[str, int] = field(default_factory=dict)
@@ -276,8 +271,6 @@ class JafkaBroker:
 
 @dataclass
 class _Body:
-    """The fields of one request, front to back."""
-
     content: bytes
     at: int = 0
 

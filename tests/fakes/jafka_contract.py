@@ -32,8 +32,6 @@ EXAMPLE = bytes.fromhex("0000000b 01 00 3610a686 68656c6c6f 0000000c 01 00 5a09e
 
 @dataclass(frozen=True, slots=True)
 class ServedJafka:
-    """A running broker, and a new topic name."""
-
     host: str
     port: int
     new_topic: Callable[[], str]
@@ -47,8 +45,6 @@ def end_of(consumer: SimpleConsumer, partition: TopicPartition) -> int:
 
 
 class JafkaContract:
-    """What a SimpleConsumer may rely on."""
-
     @pytest.fixture
     def consumer(self, served: ServedJafka) -> Iterator[SimpleConsumer]:
         with served.consumer() as connected:

@@ -72,9 +72,7 @@ def offset_of(outside: Outside, partition: TopicPartition) -> int:
 
 
 def reject_broken(outside: Outside, others: Others, *, is_read_twice: bool = False) -> None:
-    """No offset is in the table twice, and each that the group's has passed is in the table or
-    others read it. Only a pipeline that commits after the append reads what others read, too.
-    """
+    """No offset is in the table twice, and none that the group has passed is missing."""
     rows = outside.rows()
     assert set(rows.values()) <= {1}
     for partition in outside.logs:

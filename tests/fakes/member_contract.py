@@ -29,11 +29,8 @@ class Stage:
     terms: MemberTerms
     protocol: GroupProtocol = GroupProtocol.CLASSIC
     static_session_s: float = 20
-    """Of a static member that goes away and comes back: longer than the time between, however slow
-    the machine is.
-    """
+    """Longer than the time in which a static member is away, however slow the machine is."""
     grow: Callable[[str, int], None] = field(default=lambda topic, partitions: None)
-    """Make the topic have that many partitions; create it where it does not exist."""
 
     @property
     def logs(self) -> frozenset[TopicPartition]:
@@ -46,7 +43,6 @@ class Stage:
 
     @contextlib.contextmanager
     def joined(self, **changed: Any) -> Iterator[tuple[CoordinatedMember, MemberAssignment]]:
-        """A member that has joined, and leaves in the end."""
         member = self.member(**changed)
         try:
             yield member, member.join()
@@ -59,7 +55,6 @@ def existing_partitions(topic: str, partitions: int) -> frozenset[TopicPartition
 
 
 def new_group() -> str:
-    """A new one."""
     return f"members-{next(_numbers)}-{time.time_ns()}"
 
 

@@ -33,7 +33,6 @@ class Others:
     read: dict[TopicPartition, set[int]] = field(default_factory=dict)
 
     def own(self, *partitions: TopicPartition) -> None:
-        """Take these logs over, from whomever."""
         self.outside.owners.update(dict.fromkeys(partitions, OTHERS))
         self.outside.group.join(OTHERS)
 
@@ -56,9 +55,7 @@ class Others:
 
 
 class FakeMember:
-    """A `Member`: `shares` are what each of its rebalances gives it, the last one again and again;
-    None: the group does not settle.
-    """
+    """A `Member`; `shares` of its rebalances in turn; None: the group does not settle."""
 
     def __init__(
         self, world: FakeWorld, shares: Collection[Collection[TopicPartition] | None]
@@ -72,25 +69,20 @@ class FakeMember:
         """How many of the next looks a rebalance overtakes."""
 
     def join(self) -> MemberAssignment:
-        """See Member."""
         return self._settle("join")
 
     def rejoin(self) -> MemberAssignment:
-        """See Member."""
         return self._settle("rejoin")
 
     @property
     def is_current(self) -> bool:
-        """See Member."""
         self.overtaken -= 1
         return self.overtaken < 0
 
     def follow(self) -> None:
-        """See Member."""
         self.calls.append("follow")
 
     def leave(self) -> None:
-        """See Member."""
         self.calls.append("leave")
         if isinstance(sys.exception(), Crash):
             return  # a dead member sends nothing
@@ -100,13 +92,11 @@ class FakeMember:
         self._member_id = None
 
     def owner_checks(self, partitions: Collection[TopicPartition]) -> list[Check]:
-        """As `ZooKeeperMember`."""
         paths = GroupPaths(GROUP)
         return [Check(paths.owner(partition), OUR_VERSION) for partition in sorted(partitions)]
 
     @property
     def statistics(self) -> RebalanceStatistics:
-        """See Member."""
         return RebalanceStatistics(lost=self.lost)
 
     def _settle(self, how: str) -> MemberAssignment:

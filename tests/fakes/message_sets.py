@@ -86,7 +86,6 @@ def wrapper_bytes(wrapper: Wrapper, magic: int) -> bytes:
 
 
 def inside(messages: Sequence[Msg], magic: int, base: int) -> bytes:
-    """What a wrapper compresses."""
     return b"".join(
         message_bytes(Msg(m.offset - base, m.value, m.key, m.timestamp, m.append_time), magic)
         for m in messages
@@ -113,7 +112,6 @@ class Entry:
     codec: Codec = Codec.GZIP
     xerial: bool = True
     attributes: int = 0
-    """Attribute bits other than the codec's."""
 
 
 def encode_physical(entries: Sequence[Entry]) -> bytes:

@@ -44,7 +44,6 @@ KNOWN = {
         GROUPS: (0,),
     },
 }
-"""The versions of each request."""
 _UNKNOWN, _UNKNOWN_TOPIC = -1, 3
 
 
@@ -73,9 +72,7 @@ class OldBroker(FakeBroker):
         super().__init__()
         self.release = release
         self.hangs_up = hangs_up
-        """On what it does not know; None: as its release does. Some distributors' 0.9 do
-        (0.9.0-kafka-2.0.2 of CDH).
-        """
+        """On an unknown request, instead of what its release does (CDH's 0.9 differs)."""
         self.fails = False
         """Fetches are answered with the error without details."""
         self.world.coordinator = self.broker_id

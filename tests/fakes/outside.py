@@ -51,8 +51,6 @@ APP_ID = f"offset-range-etl/{CLUSTER}/{GROUP}/{PIPELINE}"
 
 @dataclass(frozen=True)
 class FakeCommit:
-    """One commit of the table."""
-
     plan: Plan
     rows: tuple[tuple[TopicPartition, Place], ...]
     run_id: str = "run-1"
@@ -67,7 +65,6 @@ class FakeCommit:
 
     @property
     def left(self) -> list[tuple[TopicPartition, Place]]:
-        """The rows that are still there."""
         return [row for row in self.rows if row not in self.replaced]
 
     @property
@@ -84,14 +81,11 @@ class FakeCommit:
 
     @cached_property
     def document(self) -> bytes:
-        """The plan, as the commit's metadata have it."""
         return plan_document.render_plan(self.plan)
 
 
 @dataclass
 class Outside:
-    """Everything that outlives a driver."""
-
     logs: dict[TopicPartition, FakeLog]
     zookeeper: Memory = field(default_factory=Memory)
     losses: list[tuple[int, Loss]] = field(default_factory=list)
@@ -100,7 +94,6 @@ class Outside:
     kept: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     """Offset and word of each that the group's coordinator keeps."""
     group: FakeGroup = field(default_factory=FakeGroup)
-    """Of Kafka's coordinator."""
     uids_made: int = field(default=0, compare=False)
     """Thought of, and kept nowhere before a plan is stored."""
     now_ms: int = field(default=1_699_999_999_999, compare=False)
@@ -114,9 +107,7 @@ class Outside:
     others: tuple[OtherPipeline, ...] = ()
     """The other pipelines that have loaded into the table."""
     reported_id: str | None = None
-    """The cluster id that the brokers report; None: they are from before 0.10.1, and the conf names
-    the cluster.
-    """
+    """The id that brokers report; None: before 0.10.1, so the conf names the cluster."""
     live_consumers: tuple[str, ...] = ()
     topic_ids: dict[str, str] = field(default_factory=dict)
     creation_ids: dict[str, str] = field(default_factory=dict)
@@ -141,7 +132,6 @@ class Outside:
 
     @property
     def plans(self) -> MutableMapping[int, bytes]:
-        """The stored plans."""
         return documents(self.zookeeper, IN_PIPELINE.plans, IN_PIPELINE.plan, int)
 
     @plans.setter
@@ -150,7 +140,6 @@ class Outside:
 
     @property
     def applied(self) -> MutableMapping[int, bytes]:
-        """The recorded results of plans."""
         return documents(self.zookeeper, IN_PIPELINE.applied_plans, IN_PIPELINE.applied, int)
 
     @applied.setter
@@ -159,7 +148,6 @@ class Outside:
 
     @property
     def backfills(self) -> MutableMapping[str, bytes]:
-        """The requests of backfills."""
         return documents(self.zookeeper, IN_PIPELINE.backfills, IN_PIPELINE.backfill)
 
     @property
@@ -173,7 +161,6 @@ class Outside:
 
     @property
     def owners(self) -> MutableMapping[TopicPartition, str]:
-        """Who owns which partition."""
         return owner_nodes(self.zookeeper)
 
     @owners.setter
@@ -182,7 +169,6 @@ class Outside:
 
     @property
     def acknowledged(self) -> Acknowledgement | None:
-        """The last decision of an operator on the table."""
         return self.ledger.read_acknowledgement()
 
     @acknowledged.setter
@@ -191,12 +177,10 @@ class Outside:
 
     @property
     def removals(self) -> list[ForeignCommit]:
-        """What is recorded of rows that others removed."""
         return list(self.ledger.read_loaded_intervals().removals)
 
     @property
     def kept_keys(self) -> tuple[RunKeyRecord, ...]:
-        """Run keys that no stored plan has any more."""
         return self.ledger.read_loaded_intervals().keys
 
     @kept_keys.setter
@@ -207,7 +191,6 @@ class Outside:
 
     @property
     def pauses(self) -> tuple[Pause, ...]:
-        """Paused partitions."""
         return read_pauses(self.ledger)
 
     @pauses.setter
@@ -228,7 +211,6 @@ class Outside:
         return Counter(row for commit in self.table or () for row in commit.left)
 
     def writers(self) -> dict[tuple[TopicPartition, Place], int]:
-        """The plan that brought each row."""
         return {row: commit.number for commit in self.table or () for row in commit.left}
 
     def records(self) -> Counter[tuple[TopicPartition, int, Place]]:
@@ -249,17 +231,14 @@ class Outside:
         )
 
     def transaction_version(self) -> int:
-        """The commit bit, 0 for none."""
         return max((commit.number for _, commit in self.commits()), default=0)
 
     def move_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Another client writes an offset."""
         offsets = self.offsets
         version = offsets[partition][1] + 1 if partition in offsets else 0
         offsets[partition] = offset, version
 
     def committed(self) -> dict[TopicPartition, Committed]:
-        """The offsets as a client reads them."""
         zookeeper = {partition: Committed(*found) for partition, found in self.offsets.items()}
         kafka = {
             partition: Committed(offset, None, word)
@@ -278,7 +257,6 @@ class Outside:
         }[self.offsets_in]
 
     def newest_plan(self) -> Plan | None:
-        """The plan with the highest number."""
         plans = self.plans
         if not plans:
             return None

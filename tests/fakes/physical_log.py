@@ -35,7 +35,6 @@ class PhysicalLog(FakeLog):
         super().cut(at)
 
     def expire_segment(self) -> None:
-        """Retention deletes the oldest segment."""
         self.log_start = self._boundaries[1]
 
     @property
@@ -62,7 +61,6 @@ class PhysicalLog(FakeLog):
         return PhysicalLog(lives=super().recreated().lives, alike=self.alike)
 
     def tail(self, until: int, size: int) -> Fingerprint:
-        """The bytes before an offset."""
         content = b"".join(
             (b"." if self.alike else f"{self.incarnation_of(at)}-{at};".encode()) * 16
             for at, _ in self.entries
@@ -88,7 +86,6 @@ class PhysicalLog(FakeLog):
 
 
 def physical_log(entries: int) -> PhysicalLog:
-    """A log of so many entries."""
     found = PhysicalLog()
     found.grow(entries)
     return found

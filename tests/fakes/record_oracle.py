@@ -27,9 +27,7 @@ class RecordOracle:
         self.excused: set[Record] = set()
         """Records that may be missing: from before the pipeline began, or of a table given up."""
         self.passed_over: set[Record] = set()
-        """Records that may be missing if a plan states it: an operator or another client passed
-        them over.
-        """
+        """Records that may be missing if a plan states it."""
         self.expired: set[Record] = set()
         """Records that retention deleted before they were loaded. Plans must state them, too."""
         self.unsettled: set[TopicPartition] = set()
@@ -46,7 +44,6 @@ class RecordOracle:
         self.cut_at[partition] = min(at, self.cut_at.get(partition, at))
 
     def changed(self, partitions: Collection[TopicPartition]) -> None:
-        """Something else about these partitions changed."""
         self.unsettled.update(partitions)
 
     def expires(self, partition: TopicPartition, until: int) -> None:
@@ -88,7 +85,6 @@ class RecordOracle:
     # -- what must hold
 
     def held(self) -> set[Record]:
-        """The records that the brokers have."""
         found: set[Record] = set()
         for partition, one in self._outside.logs.items():
             for place in one.held(one.log_start, one.end):
@@ -97,7 +93,6 @@ class RecordOracle:
         return found
 
     def loaded(self) -> set[Record]:
-        """The records that the table has."""
         return {
             (partition, life, offset_of(place))
             for partition, life, place in self._outside.records()

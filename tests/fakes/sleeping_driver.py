@@ -27,9 +27,7 @@ class Fate(str, Enum):
     CRASH = "crash"
     """Its process is gone. It releases nothing."""
     FAIL = "fail"
-    """The connection to ZooKeeper or to the table's store breaks: before the change, or with its
-    answer.
-    """
+    """The connection breaks before the change, or with its answer."""
     SLEEP = "sleep"
     """It stops, and does not know that its session ends meanwhile."""
 
@@ -54,10 +52,7 @@ class Driver:
         self._thread.start()
 
     def go_on(self, fate: Fate = Fate.NOTHING, moments: int = 0) -> None:
-        """Work on until the fate comes after so many moments, or until the end.
-
-        Raises what is not an error of the product: a broken assertion, a bug.
-        """
+        """Work on until the fate comes, or until the end. Raises bugs."""
         assert not self.is_over
         self._fate, self._moments_left = fate, moments
         self._turn.release()

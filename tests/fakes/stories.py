@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -25,18 +25,18 @@ from etl.decide.partition_owners import (
 from etl.decide.reconcile import where_we_stand
 from etl.decide.set_offsets import intervals_to_look_up, moves_to, plan_set, reject_loaded, standing
 from etl.errors import NeedsDecision
-from etl.ledger.plan_document import parse_plan
-from etl.model.partitions import TopicPartition, parse_named
-from etl.model.plans import Plan
-from etl.model.snapshot import Replay, StoredBackfill, Supersede, UpToDate
+from etl.ledger.plan_document import parse_plan, with_id
+from etl.model.partitions import Committed, TopicPartition, parse_named
+from etl.model.plans import OffsetRange, Plan
+from etl.model.snapshot import OtherPipeline, Replay, Snapshot, StoredBackfill, Supersede, UpToDate
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
-from tests.builders import plain_settings, with_facts
+from tests.builders import changed, plain_settings, with_facts
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.members import member_with
-from tests.fakes.outside import Outside
+from tests.fakes.outside import CLUSTER, Outside
 from tests.fakes.physical_log import physical_log
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -351,3 +351,46 @@ def _world_of_command(
         at or (lambda step, when: None),
         member=None if share is None else member_with(share),
     )
+
+
+OLD = f"offset-range-etl/{CLUSTER}/old-group/clicks"
+ENDED = {LOGS[0]: 5, LOGS[1]: 3, LOGS[2]: 4}
+
+
+def old_pipeline(
+    positions: Mapping[TopicPartition, int] = ENDED, **changes: object
+) -> OtherPipeline:
+    """The pipeline of another group that has loaded this table until now."""
+    loaded = outside_of(*(1 for _ in LOGS))
+    run(loaded)
+    newest = loaded.newest_plan()
+    assert newest is not None
+    plan = changed(
+        newest,
+        number=4,
+        loaded_until=dict(positions),
+        expected_commits={partition: Committed() for partition in positions},
+        ranges=tuple(
+            OffsetRange(partition, 0, position) for partition, position in positions.items()
+        ),
+        log_starts={},
+        leader_epochs={},
+        record_epochs={},
+        topic_ids={"clicks": "id-1"},
+        incarnations={LOGS[0]: 1},
+        **changes,
+    )
+    return OtherPipeline(OLD, 4, 9, with_id(plan))
+
+
+def loaded_by_another(*ends: int, other: OtherPipeline | None = None) -> Outside:
+    """Logs that another pipeline has loaded up to `ENDED`, and a ledger without its plans."""
+    outside = outside_of(*ends)
+    outside.table = []
+    outside.others = (other or old_pipeline(),)
+    outside.topic_ids = {"clicks": "id-1"}
+    return outside
+
+
+def snapshot_of(outside: Outside) -> Snapshot:
+    return FakeWorld(outside, SETTINGS).observe()

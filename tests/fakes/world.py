@@ -121,7 +121,6 @@ class _Turn(DriverLock):
 
     @contextmanager
     def proven(self) -> Iterator[Check]:
-        """See DriverLock."""
         yield Check("/", 0)
 
 
@@ -136,23 +135,19 @@ class _LoadedRows:
         self._do = do
 
     def intervals(self, transaction_version: int | None = None) -> LoadedIntervals:
-        """See `LoadedRows`."""
         return read_all_loaded_intervals(self._ledger, transaction_version)
 
     def stored_plans(self) -> list[tuple[Plan, bool]]:
-        """See `LoadedRows`."""
         found = read_plans_with_results(self._ledger)
         return [(plan, applied is not None) for plan, applied in found]
 
     def rows_in(self, spans: Sequence[Span]) -> Mapping[TopicPartition, int]:
-        """See `LoadedRows`."""
         counted: Mapping[TopicPartition, int] = self._do(
             "count rows", lambda: fake_table.rows_there(self._outside, spans)
         )
         return counted
 
     def results_in_table(self, plan: Plan) -> list[RangeResult]:
-        """See `LoadedRows`."""
         counted: list[RangeResult] = self._do(
             "count rows", lambda: fake_table.results_from_table(self._outside, plan)
         )
@@ -167,15 +162,12 @@ class _Backfills:
         self._write = write
 
     def read(self, name: str) -> Backfill | None:
-        """See `BackfillRequests`."""
         return self._store.read(name)
 
     def create(self, backfill: Backfill) -> None:
-        """See `BackfillRequests`."""
         self._write("create backfill", lambda: self._store.create(backfill))
 
     def replace(self, before: Backfill, after: Backfill) -> None:
-        """See `BackfillRequests`."""
         self._write("replace backfill", lambda: self._store.replace(before, after))
 
 
@@ -367,7 +359,6 @@ class FakeWorld:
         self._do("wait for owners", lambda: self._owners.wait_until_gone(partitions, wait_s=0))
 
     def new_uid(self) -> str:
-        """See World."""
         self.outside.uids_made += 1
         return f"uid{self.outside.uids_made}"
 
@@ -378,11 +369,9 @@ class FakeWorld:
 
     @property
     def name(self) -> str:
-        """The content of our owner nodes."""
         return self._name
 
     def member(self) -> Member | None:
-        """See World."""
         self._is_member = self._member is not None
         found = self._member(self) if self._member else None
         if self.outside.offsets_in is OffsetsStorage.ZOOKEEPER:
@@ -395,7 +384,6 @@ class FakeWorld:
         return self._registered.owner_checks(partitions)
 
     def store(self, plan: Plan) -> RejectedCommit | None:
-        """See World."""
         store = partial(
             self._plans.store,
             plan,
@@ -405,11 +393,9 @@ class FakeWorld:
         return self._write("store plan", store)  # type: ignore[no-any-return]
 
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
-        """See World."""
         self._write("remember", lambda: remember(self.ledger, key, after=after))
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
-        """See World."""
         supersede = partial(
             self._plans.supersede, plan, ledger, pipelines_version=self._pipelines_version
         )
@@ -419,7 +405,6 @@ class FakeWorld:
         self._write(step, lambda: write_mark(self.ledger, plan))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
-        """See World."""
         planner = plan.commit.member
         if planner is None or planner.membership is not Membership.COORDINATOR:
             return plan
@@ -435,7 +420,6 @@ class FakeWorld:
         return plan
 
     def fence(self, plan: Plan) -> None:
-        """See World."""
         assert plan.commit.member
         is_in_doubt = plan.commit.state is CommitState.IN_DOUBT
         if is_in_doubt:
@@ -479,11 +463,9 @@ class FakeWorld:
         return ledger
 
     def read_ledger(self) -> Ledger:
-        """See World."""
         return self.ledger.read_ledger()
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
-        """See World."""
         self._write("note removals", lambda: note_removals(self.ledger, tuple(removals)))
 
     @contextmanager
@@ -507,19 +489,16 @@ class FakeWorld:
         return self._do("fetch", lambda: list(plan.ranges))  # type: ignore[no-any-return]
 
     def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
-        """See World."""
         del snapshot
         return f"fake: for plan {plan.number}"
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """See World."""
         ids = {**self.outside.topic_ids, **self.outside.creation_ids}
         return {topic: ids[topic] for topic in topics if topic in ids}
 
     def append(
         self, plan: Plan, rows: list[OffsetRange]
     ) -> tuple[CommitResult | None, Table | None]:
-        """See World."""
         opened = self._do("open table", lambda: fake_table.open_table(self.outside, plan))
         fake_table.reject_lost(self.outside, rows)
         read: fake_table.ReadRows | None = None
@@ -537,11 +516,9 @@ class FakeWorld:
         ) if applied and is_ours else applied, self._table()
 
     def recount(self, plan: Plan) -> CommitResult | None:
-        """See World."""
         return fake_table.recount(self.outside, plan)
 
     def record(self, plan: Plan, applied: CommitResult | None) -> None:
-        """See World."""
         self._record_losses(plan)
         if applied:
             self._write("record", lambda: self.ledger.record_applied(applied))
@@ -617,12 +594,10 @@ class FakeWorld:
     def first_at(
         self, moments: Collection[tuple[TopicPartition, int]]
     ) -> Mapping[tuple[TopicPartition, int], int]:
-        """See World."""
         return {
             (partition, moment): self.outside.logs[partition].first_at(moment)
             for partition, moment in moments
         }
 
     def tidy(self) -> None:
-        """See World."""
         self._do("tidy", lambda: self._write("prune", lambda: prune(self.ledger)))

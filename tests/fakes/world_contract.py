@@ -47,9 +47,7 @@ class Stage(Protocol):
         """Three partitions of one topic with the sizes of `SIZES`."""
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> Services:
-        """A driver with its own session; all of them drive the same pipeline. `request`: the run's
-        bounds and key in addition to the conf.
-        """
+        """A driver of the pipeline with its own session; `request`: the run's bounds and key."""
 
     def rows(self) -> list[tuple[TopicPartition, int]]:
         """Log and offset of each row of the table, in order."""
@@ -114,7 +112,6 @@ def plan_for(world: Services, until: Mapping[TopicPartition, int], **changes: An
 
 
 def another(plan: Plan, **changes: Any) -> Plan:
-    """Another plan of the same number."""
     return with_id(changed(plan, **{"supersedes": plan.id, "reason": "it is tried", **changes}))
 
 
@@ -124,7 +121,6 @@ def append(world: Services, plan: Plan) -> tuple[CommitResult | None, Table | No
 
 
 def stored(world: Services, until: Mapping[TopicPartition, int], **changes: Any) -> Plan:
-    """The next plan, stored."""
     plan = plan_for(world, until, **changes)
     world.store(plan)
     return plan
@@ -158,8 +154,6 @@ K = Request("2026-01-31T00")
 
 
 class WorldContract:
-    """What `ingest` may rely on."""
-
     def test_before_anything_is_planned_there_are_logs_and_nothing_else(self, stage: Stage) -> None:
         seen = stage.world().observe()
         assert set(seen.readable) == set(stage.logs)

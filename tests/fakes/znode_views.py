@@ -72,8 +72,6 @@ def put(view: MutableMapping[K, V], found: MutableMapping[K, V]) -> None:
 def documents(
     memory: Memory, parent: str, path: Callable[[K], str], key: Callable[[str], Any] = str
 ) -> View[K, bytes]:
-    """The payloads of the children of one znode."""
-
     def keys(memory: Memory) -> list[K]:
         return [key(name) for name in memory.children(parent)]
 
@@ -84,8 +82,6 @@ def documents(
 
 
 def offsets(memory: Memory) -> View[TopicPartition, tuple[int, int]]:
-    """Value and version of each committed offset."""
-
     def write(made: Znode, value: tuple[int, int]) -> None:
         made.payload, made.version = b"%d" % value[0], value[1]
 

@@ -38,8 +38,6 @@ _EPHEMERAL, _SEQUENCE = 1, 2
 
 
 class Znode:
-    """One znode."""
-
     __slots__ = ("payload", "version", "session", "children", "created")
 
     def __init__(self, payload: bytes, session: int = 0) -> None:
@@ -52,7 +50,6 @@ class Znode:
         """Number of children that were ever created."""
 
     def copy(self) -> Znode:
-        """Return a copy."""
         found = Znode(self.payload, self.session)
         found.version, found.created = self.version, self.created
         found.children = dict(self.children)
@@ -92,7 +89,6 @@ class Memory:
         return {path: (found.payload, found.version) for path, found in self.znodes.items()}
 
     def find(self, path: str) -> Znode:
-        """Return the znode."""
         found = self.znodes.get(path)
         if found is None:
             raise NoNodeError
@@ -111,7 +107,6 @@ class Memory:
         return found
 
     def create(self, path: str, payload: bytes, session: int = 0, *, sequence: bool = False) -> str:
-        """Create a znode; return its path."""
         above, name = _parent_and_name(path)
         parent = self.find(above)
         if sequence:
@@ -133,7 +128,6 @@ class Memory:
         return path
 
     def write(self, path: str, payload: bytes, version: int = -1) -> Znode:
-        """Write a znode."""
         found = self.check(path, version)
         before = found.payload
         found.payload = payload
@@ -147,7 +141,6 @@ class Memory:
         return found
 
     def delete(self, path: str, version: int = -1) -> None:
-        """Delete a znode without children."""
         found = self.check(path, version)
         if found.children:
             raise NotEmptyError
@@ -161,7 +154,6 @@ class Memory:
         self._undo.append(undo)
 
     def delete_tree(self, path: str) -> None:
-        """Delete the znode and all below it, if it exists."""
         found = self.znodes.get(path)
         if found is None:
             return
@@ -240,7 +232,6 @@ class Answer:
     error: Exception | None = None
 
     def get(self) -> Any:
-        """Return the value, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -268,7 +259,6 @@ class MemoryClient:
 
     @property
     def connected(self) -> bool:
-        """False once the session is over."""
         return self._death is None
 
     def add_listener(self, listener: object) -> None:

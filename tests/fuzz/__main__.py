@@ -79,10 +79,7 @@ def _search_all(names: list[str], seconds: int) -> int:
 
 
 def _search(name: str, seconds: int) -> tuple[int, list[Path]]:
-    """Search one target; return the number of inputs, and the files of those that were found.
-
-    An input that ends the process ends the search.
-    """
+    """Search one target; return the number of inputs, and the files of those it found."""
     folder = KEPT / name
     (folder / "found").mkdir(parents=True, exist_ok=True)
     before, output = _findings(folder), folder / "log"

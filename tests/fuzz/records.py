@@ -121,7 +121,6 @@ def rows(
 
 
 def sealed(content: bytes) -> bytes:
-    """The same batches and messages with correct CRCs."""
     found, at = bytearray(content), 0
     while at + 26 <= len(found):
         magic, until = found[at + 16], at + 12 + struct.unpack_from(">i", found, at + 8)[0]
@@ -289,7 +288,6 @@ _REQUESTS: tuple[Request[Any], ...] = (
     _DIALECT.delete_topic("clicks", "secret"),
 )
 _FETCHES = 2
-"""The first requests are fetches."""
 
 JAFKA_ANSWERS = tuple(
     bytes([which]) + bytes.fromhex(answer)

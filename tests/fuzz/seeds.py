@@ -208,7 +208,6 @@ def message_bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
 
 
 def packed_messages(magic: int) -> tuple[bytes, ...]:
-    """What wrappers hold."""
     return inside(MESSAGES, magic, 0), inside(MESSAGES[:1], magic, 0)
 
 

@@ -82,8 +82,6 @@ LOG = seeds.LOG
 
 @dataclass(frozen=True)
 class Target:
-    """One reader of foreign bytes."""
-
     name: str
     read: Callable[[bytes], object]
     seeds: Sequence[bytes]

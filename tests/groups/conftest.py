@@ -44,7 +44,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 def stage(
     kind: Kind, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JafkaStage | KafkaStage]:
-    """Its servers and clients."""
     with contextlib.ExitStack() as running:
         yield kind.begin(tmp_path_factory.mktemp("stage"), running)
 

@@ -1,27 +1,24 @@
-"""`python -m tests.groups.coordinator_golden [RELEASE ...]`: take the answers in
-tests/golden/groups anew, from running coordinators.
-
-Two members of ours join one group, one of them leaves; what the broker answered is kept as it came,
-with what we read in it, for a person to compare. Ids are of the day on which they were taken.
-"""
+"""`python -m tests.groups.coordinator_golden [RELEASE ...]`: record tests/golden/groups anew, from
+running coordinators, with the values that we parse."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
-from etl.kafka import kafka_python_messages
+from etl.kafka import group_messages, kafka_python_messages
 from etl.kafka.versions import Api
 from etl.model.partitions import GroupProtocol
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
 from tests.brokers.groups import with_consumer_protocol
-from tests.groups.answers import PARSERS, RELEASES, plain_answer
 
 FOLDER = Path(__file__).parents[1] / "golden" / "groups"
 _OF_EACH = 3
@@ -29,7 +26,6 @@ _OF_EACH = 3
 
 
 def take(version: str) -> list[dict[str, Any]]:
-    """The answers of one release."""
     answers: dict[tuple[Api, str], dict[str, Any]] = {}
 
     def decoded(api: Api, version: int, response: memoryview, **place: Any) -> Any:
@@ -67,7 +63,6 @@ def take(version: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Take those that are named, or all."""
     FOLDER.mkdir(exist_ok=True)
     for version in sys.argv[1:] or RELEASES:
         answers = ",\n".join(map(json.dumps, take(version)))
@@ -76,6 +71,36 @@ def main() -> None:
         ).removesuffix("]}")
         (FOLDER / f"{version}.json").write_text(f"{head}\n{answers}\n]}}\n")
         print(version, answers.count("\n") + 1, flush=True)
+
+
+RELEASES = ("0.9.0.1", "2.8.2", "3.9.1", "4.1.0")
+"""The releases with the largest differences in the group protocol."""
+PARSERS: Mapping[Api, Callable[[Any], object]] = {
+    Api.JOIN_GROUP: group_messages.parse_join,
+    Api.SYNC_GROUP: group_messages.parse_sync,
+    Api.HEARTBEAT: group_messages.parse_heartbeat,
+    Api.LEAVE_GROUP: group_messages.parse_leave,
+    Api.CONSUMER_GROUP_HEARTBEAT: group_messages.parse_consumer_heartbeat,
+}
+
+
+def plain_answer(api: Api, response: Any) -> Any:
+    return _plain(PARSERS[api](response))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if hasattr(value, "code"):  # a refusal
+        return value.name
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(found) for key, found in sorted(value.items())}
+    if isinstance(value, bytes):
+        return value.hex()
+    found = [_plain(each) for each in value]
+    return sorted(found, key=str) if isinstance(value, frozenset) else found
 
 
 if __name__ == "__main__":

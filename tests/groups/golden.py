@@ -15,10 +15,9 @@ from typing import Any
 
 from etl.decide.group_assignment import Strategy
 from tests.brokers.foreign import Process
-from tests.groups.filters import in_java
 from tests.groups.oracles import DIVIDED, SOURCES, Oracle, digest, group_for, led_by_java
 from tests.groups.random_groups import led_group_of
-from tests.groups.random_patterns import pattern_of
+from tests.groups.random_patterns import in_java, pattern_of
 
 GOLDEN = Path(__file__).with_name("golden.json")
 _GROUPS = 100

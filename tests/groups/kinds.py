@@ -31,7 +31,6 @@ class Kind:
     join: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `group.join` for Kafka's groups; empty for ZooKeeper's."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of their consumers, in their words."""
     by_librdkafka: bool = False
 
     @property
@@ -41,11 +40,9 @@ class Kind:
 
     @property
     def offsets_storage(self) -> str:
-        """`group.offsets_storage` of our conf."""
         return "zookeeper" if self.is_old else "kafka"
 
     def begin(self, folder: Path, running: ExitStack) -> JafkaStage | KafkaStage:
-        """Servers and clients of the release."""
         stage = begin(self.version, folder, running)
         if self.join.get("protocol") == "consumer":
             with_consumer_protocol(stage.cluster)
@@ -54,7 +51,6 @@ class Kind:
     def others(
         self, stage: JafkaStage | KafkaStage, group: str, topic: str, opened: ExitStack, **more: Any
     ) -> Others:
-        """The consumers of a group of this kind."""
         if self.is_old:
             session = opened.enter_context(ZooKeeper(stage.cluster.zookeeper_connect))
             return OldConsumers(stage, group, topic, session, **more)
@@ -88,7 +84,6 @@ def _classic(version: str, strategy: str, assignor: str) -> Kind:
 
 
 OLD = (Kind(JAFKA, JAFKA), Kind("0.8.2.2", "0.8.2.2"))
-"""High-level consumers, in ZooKeeper."""
 CONSUMER_PROTOCOL = Kind(
     "4.1.0 consumer",
     "4.1.0",
@@ -102,7 +97,5 @@ BY_JAVA = (
     _classic("4.1.0", "range", "RangeAssignor"),
     CONSUMER_PROTOCOL,
 )
-"""Kafka's own consumers, in the group's coordinator."""
 _COOPERATIVE = _classic("3.9.1", "cooperative-sticky", "CooperativeStickyAssignor")
 BY_LIBRDKAFKA = tuple(map(_by_librdkafka, (*BY_JAVA[2:], _COOPERATIVE)))
-"""confluent-kafka's consumers there."""

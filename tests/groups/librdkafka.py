@@ -29,7 +29,6 @@ class _Member(threading.Thread):
         self.failed: BaseException | None = None
 
     def run(self) -> None:
-        """Until it is closed."""
         try:
             while not self.closing.is_set():
                 self._uncommitted += [
@@ -73,8 +72,6 @@ class _Member(threading.Thread):
 
 @dataclass
 class LibrdkafkaConsumers:
-    """`others.Others`."""
-
     bootstrap: str
     group: str
     topic: str
@@ -97,7 +94,6 @@ class LibrdkafkaConsumers:
         member.start()
 
     def exit(self, name: str) -> list[Seen]:
-        """See Others."""
         member = self._inside.pop(name)
         member.closing.set()
         member.join()
@@ -106,9 +102,7 @@ class LibrdkafkaConsumers:
         return member.read
 
     def count(self, name: str) -> int:
-        """See Others."""
         return len(self._inside[name].read)
 
     def owned(self) -> dict[str, int]:
-        """See Others."""
         return {name: member.owned for name, member in self._inside.items() if member.owned}

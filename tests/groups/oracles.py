@@ -26,9 +26,7 @@ GROUPS = int(os.environ.get("GROUPS", "10000"))
 SOURCES = Path(__file__).with_name("java")
 REFUSED = "refused"
 Shares = dict[str, list[str]]
-"""By consumer, lines "THREAD TOPIC KEY" of what it owns, as it computes that itself; a line alone,
-where it refuses.
-"""
+"""By consumer, lines "THREAD TOPIC KEY" of what it owns; a single line: it rejects the group."""
 
 DIVIDED = (
     (JAFKA, Strategy.RANGE),
@@ -40,7 +38,6 @@ DIVIDED = (
     ("1.1.1", Strategy.RANGE),
     ("1.1.1", Strategy.ROUND_ROBIN_1_0),
 )
-"""Which releases have which."""
 
 
 def group_for(version: str, seed: int) -> Group:

@@ -74,11 +74,9 @@ class OldConsumers:
         return [places[value] for value in values]
 
     def count(self, name: str) -> int:
-        """See Others."""
         return self.clients.count(name)
 
     def owned(self) -> dict[str, int]:
-        """See Others."""
         found: dict[str, int] = {}
         for owner in (
             ConsumerGroup(self.zookeeper, self.group, physical=isinstance(self.stage, JafkaStage))
@@ -106,14 +104,11 @@ class JavaConsumers:
         self._inside.add(name)
 
     def exit(self, name: str) -> list[Seen]:
-        """See Others."""
         self._inside.remove(name)
         return self.clients.exit(name)
 
     def count(self, name: str) -> int:
-        """See Others."""
         return self.clients.count(name)
 
     def owned(self) -> dict[str, int]:
-        """See Others."""
         return {name: count for name in self._inside if (count := len(self.clients.owns(name)))}

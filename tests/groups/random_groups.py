@@ -51,8 +51,6 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group in ZooKeeper."""
-
     context: AssignmentContext
     znodes: Mapping[str, bytes]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from etl.ledger.topic_filters import NotTranslated, java_pattern
+from tests.brokers.foreign import Process
+
 NAMES = (
     "a",
     "b",
@@ -219,3 +222,26 @@ def _piece(random: Random, depth: int, quantifiers: Sequence[str]) -> str:
     return random.choice(_ATOMS[:20] if random.random() < 0.5 else _ATOMS) + random.choice(
         quantifiers
     )
+
+
+PER_REQUEST = 500
+
+
+def in_java(java: Process, patterns: Sequence[str], question: str = "matches") -> list[str]:
+    """ "refused" where it is no pattern; the question is `matches` or `finds`."""
+    return [
+        line[0]
+        for line in java.ask(
+            question, ",".join(NAMES), *(f"x{pattern.encode().hex()}" for pattern in patterns)
+        )
+    ]
+
+
+def in_python(pattern: str, question: str = "matches") -> str | None:
+    """None where it is refused here."""
+    try:
+        found = java_pattern(pattern)
+    except NotTranslated:
+        return None
+    ask = found.search if question == "finds" else found.fullmatch
+    return "".join("01"[ask(name) is not None] for name in NAMES)

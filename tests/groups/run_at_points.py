@@ -56,13 +56,9 @@ POINTS = (
     "recorded",
     "leaving",
 )
-"""In the order in which a run comes to them; in ZooKeeper a plan is stored and handed over in one
-step.
-"""
+"""In their order; in ZooKeeper a plan is stored and its offsets are committed in one step."""
 IN_TWO_STEPS = ("stored", "committed")
-"""Between storing and handed over, where the group is in Kafka: the plan is stored, and the offsets
-are committed.
-"""
+"""In Kafka: the plan is stored, then its offsets are committed."""
 BEHIND_APPEND = (
     "registered",
     "claimed",
@@ -74,9 +70,7 @@ BEHIND_APPEND = (
     "appended",
     "leaving",
 )
-"""In the order in which a run reaches them that commits its offsets after the append: its result is
-stored after that.
-"""
+"""In the order of a run that commits its offsets after the append."""
 
 
 class Watched:
@@ -103,7 +97,6 @@ def lines_of(file: Path) -> list[str]:
 
 
 def main(marks: str, conf: str) -> None:
-    """One run."""
     folder = Path(marks)
 
     def at(point: str, text: str = "") -> None:

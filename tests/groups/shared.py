@@ -23,7 +23,7 @@ from tests.command_result import CommandResult
 from tests.groups.kinds import SESSION_S, Kind
 from tests.groups.others import Others
 from tests.groups.run_at_points import lines_of
-from tests.system.sessions import session_at
+from tests.system.driving import session_at
 
 WITHIN_S = 60
 JOINED: Mapping[str, Any] = {
@@ -57,7 +57,6 @@ class Run(Driver):
         return lines_of(mark)[-1]
 
     def release(self, point: str) -> None:
-        """Hold it there no more."""
         (self._marks / f"hold-{point}").unlink()
 
     def release_once(self, point: str) -> None:
@@ -84,21 +83,17 @@ class Shared:
             self.exit(name)
 
     def enter(self, name: str) -> None:
-        """One more consumer that is not ours."""
         self.inside.add(name)
         self.others.enter(name)
 
     def exit(self, name: str) -> None:
-        """It leaves."""
         self.inside.remove(name)
         self.read += self.others.exit(name)
 
     def send(self, count: int) -> None:
-        """So many records over all partitions."""
         sent(self.pipeline, count)
 
     def running(self, *held: str, hold: Hold | None = None) -> Run:
-        """A run as a process."""
         return Run(self.pipeline, *held, hold=hold)
 
     @contextlib.contextmanager
@@ -118,11 +113,9 @@ class Shared:
             yield run
 
     def ran(self) -> CommandResult:
-        """A run in this process, which must succeed."""
         return self.pipeline.ran()
 
     def in_table(self) -> list[Seen]:
-        """What our runs read."""
         return (
             self.pipeline.in_table_seen() if (self.pipeline.table / "_delta_log").exists() else []
         )
@@ -167,9 +160,7 @@ class Shared:
         return last
 
     def end_after_append(self) -> Counter[Place]:
-        """The same for commits after the append: nothing is lost, our table has each record once,
-        others read each once, too; records in both are listed in the reports.
-        """
+        """As `end`, with commits after the append: records in both are listed in the reports."""
         _, ours, theirs, written = self._all_of_it()
         assert max((*ours.values(), *theirs.values())) == 1
         assert ours | theirs == written, f"lost {sorted(written - (ours | theirs))[:9]}"

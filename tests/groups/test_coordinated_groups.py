@@ -25,7 +25,7 @@ from etl.testkit.server_process import wait_until
 from tests.brokers.groups import WITHIN_S, Group, with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, KafkaStage, begin
 from tests.fakes.group_readers import GroupReader
-from tests.groups.answers import RELEASES
+from tests.groups.coordinator_golden import RELEASES
 from tests.groups.librdkafka import LibrdkafkaConsumers
 
 CLASSIC, CONSUMERS = GroupProtocol.CLASSIC, GroupProtocol.CONSUMER
@@ -39,7 +39,6 @@ _QUICK = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaStage]:
-    """A release's servers and clients."""
     with contextlib.ExitStack() as running:
         stage = begin(request.param, tmp_path_factory.mktemp("stage"), running)
         assert isinstance(stage, KafkaStage)

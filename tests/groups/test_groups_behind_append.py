@@ -47,7 +47,6 @@ KILLS = [
 
 @pytest.fixture
 def after_append(make: Make) -> Make:
-    """`make` of such runs."""
     return lambda **given: make(commit_when="after_append", **given)
 
 

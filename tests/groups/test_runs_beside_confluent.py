@@ -26,7 +26,6 @@ _NOT_SETTLED = 4
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaStage]:
-    """A release's servers."""
     with contextlib.ExitStack() as running:
         stage = begin(request.param, tmp_path_factory.mktemp("stage"), running)
         assert isinstance(stage, KafkaStage)
@@ -45,7 +44,6 @@ class Churn:
 
     @property
     def read(self) -> Counter[Row]:
-        """What all of them read."""
         return sum((member.read for member in self.members), Counter[Row]())
 
     def __enter__(self) -> Churn:

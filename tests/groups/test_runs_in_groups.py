@@ -27,9 +27,7 @@ in_each = pytest.mark.parametrize(
     "kind", [*OLD, *BY_JAVA], ids=lambda kind: kind.name, indirect=True
 )
 SOME_POINTS = ("claimed", *IN_TWO_STEPS, "handed-over", "fetched", "appended")
-"""Points at which a run is killed in a group with librdkafka's consumers, which send a coordinator
-the same requests as Java's.
-"""
+"""Librdkafka's consumers send the same requests as Java's, so these points are enough."""
 KILLS = [
     *(
         pytest.param(kind, point, id=f"{kind.name} {point}")

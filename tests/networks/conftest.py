@@ -17,7 +17,6 @@ from tests.system.driving import WITHOUT_SPARK, Pipeline
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A broker with a listener of each kind."""
     with Secured(tmp_path_factory.mktemp("secured")) as running:
         yield running
 
@@ -34,7 +33,6 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StoreServer]:
-    """Each of them."""
     with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
         yield running
 

@@ -12,7 +12,6 @@ from tests.system.driving import Before
 
 
 def broken() -> None:
-    """An unexpected exception."""
     raise RuntimeError("a bug of this test's")
 
 

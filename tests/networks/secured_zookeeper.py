@@ -12,7 +12,7 @@ from kazoo.security import make_digest_acl_credential
 from etl.testkit.cluster import ZooKeeper
 from etl.testkit.server_process import HOST, free_port
 from tests.networks.certificates import Certificate
-from tests.system.sessions import session_at
+from tests.system.driving import session_at
 
 USERS = {
     "etl": "hunter2-of-znodes",
@@ -24,9 +24,7 @@ USERS = {
 _MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 _PROVIDERS = "org.apache.zookeeper.server.auth."
 STRICT = {"ssl.clientAuth": "need", "sessionRequireClientSASLAuth": "true"}
-"""Properties of a server that wants a certificate on its encrypted port, and a login by SASL on
-both.
-"""
+"""A certificate is required on the encrypted port, and a login by SASL on both."""
 
 
 class SecuredZooKeeper(ZooKeeper):

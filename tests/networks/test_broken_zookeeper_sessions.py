@@ -15,8 +15,7 @@ from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
 from tests.chaos.zookeeper_proxy import Lost, ZooKeeperProxy
 from tests.networks.secured import CHROOT, MakePipeline, Secured
-from tests.system.driving import Before
-from tests.system.sessions import lose_session
+from tests.system.driving import Before, lose_session
 
 pytestmark = pytest.mark.networks
 WAYS = {

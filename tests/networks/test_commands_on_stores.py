@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from tests.conftest import TopicFactory
 from tests.networks.commands import command, command_with
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import StoreServer
-from tests.system.driving import WITHOUT_SPARK
 
 pytestmark = [pytest.mark.networks]
 
 
 @pytest.fixture
-def pipeline(
-    store: StoreServer,
-    cluster: object,
-    topic: TopicFactory,
-    unused_group: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> StoredPipeline:
+def pipeline(store: StoreServer, make_stored: Callable[..., StoredPipeline]) -> StoredPipeline:
     """A pipeline without Spark on a topic with 100 records in each of two partitions."""
-    store.give_secrets(monkeypatch)
-    made = StoredPipeline(
-        cluster,  # type: ignore[arg-type]
-        tmp_path,
-        topic(2),
-        unused_group,
-        {"spark": {"spark.master": "local[2]"}},
-        everywhere=WITHOUT_SPARK,
-        store=store,
-    )
+    made = make_stored(store, settings={"spark": {"spark.master": "local[2]"}})
     made.produce(200, partitions=2)
     return made
 

@@ -14,8 +14,15 @@ from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from tests.command_result import refused
-from tests.networks.secured import CHROOT, MakePipeline, Secured
-from tests.networks.znodes import EVERYBODY, below, guarded_for, rights
+from tests.networks.secured import (
+    CHROOT,
+    EVERYBODY,
+    MakePipeline,
+    Secured,
+    below,
+    guarded_for,
+    rights,
+)
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.networks
@@ -28,7 +35,6 @@ def under(secured: Secured, pipeline: Pipeline, *way: str | None, **more: Any) -
 
 
 def loaded(pipeline: Pipeline) -> None:
-    """A run with something to read."""
     pipeline.produce(8)
     pipeline.ran()
     assert pipeline.is_whole()

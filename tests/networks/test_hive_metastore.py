@@ -13,9 +13,8 @@ from deltalake import DeltaTable
 from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.networks.commands import command, command_with
-from tests.networks.metastore import NAMED, metastore_in, run_statements
-from tests.system.driving import WITHOUT_SPARK, Pipeline
-from tests.system.watching import watched_run
+from tests.networks.statements import NAMED, metastore_in, run_statements
+from tests.system.driving import WITHOUT_SPARK, Pipeline, watched_run
 
 pytestmark = [pytest.mark.networks]
 

@@ -118,13 +118,11 @@ def kerberized(
 
 @pytest.fixture
 def port(kerberized: tuple[EmbeddedCluster, int]) -> int:
-    """Of that listener."""
     return kerberized[1]
 
 
 @pytest.fixture
 def pipeline(kerberized: tuple[EmbeddedCluster, int], tmp_path: Path) -> Pipeline:
-    """On a new topic, by that listener."""
     name = f"topic-{uuid.uuid4().hex[:8]}"
     kerberized[0].create_topic(name, 2)
     source = {"listener": "KERBEROS", "security": _WAY}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from etl.testkit.cluster import EmbeddedCluster
-from tests.conftest import TopicFactory
 from tests.networks.commands import command
-from tests.networks.metastore import NAMED, metastore_in, run_statements
+from tests.networks.statements import NAMED, metastore_in, run_statements
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import SECRET_VARIABLE, Moto, StoreServer
-from tests.system.driving import WITHOUT_SPARK
 
 pytestmark = [pytest.mark.networks]
 
@@ -30,25 +26,14 @@ class NamedInStore(StoredPipeline):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """S3."""
     with Moto(tmp_path_factory.mktemp("moto")) as running:
         yield running
 
 
 @pytest.fixture
-def pipeline(
-    store: StoreServer,
-    cluster: EmbeddedCluster,
-    topic: TopicFactory,
-    unused_group: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> NamedInStore:
+def pipeline(store: StoreServer, make_stored: Callable[..., NamedInStore]) -> NamedInStore:
     """One of two partitions; the metastore is a folder of this machine."""
-    store.give_secrets(monkeypatch)
-    made = NamedInStore(
-        cluster, tmp_path, topic(2), unused_group, everywhere=WITHOUT_SPARK, store=store
-    )
+    made = make_stored(store, NamedInStore)
     made.settings |= {"table": dict(NAMED), "spark": metastore_in(made.folder)}
     made.produce(100, partitions=2)
     return made

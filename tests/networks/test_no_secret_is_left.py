@@ -207,7 +207,6 @@ def test_the_commands_of_this_test_are_all_that_take_a_conf() -> None:
 
 
 def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Each command with its whole name."""
     if not hasattr(command, "commands"):
         yield name, command
         return

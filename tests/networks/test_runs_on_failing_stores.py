@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.conftest import TopicFactory
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import Moto
 from tests.stores.way import FaultyWay, Rule
@@ -45,23 +43,10 @@ def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Moto, Faulty
 
 @pytest.fixture
 def pipeline(
-    way: tuple[Moto, FaultyWay],
-    cluster: object,
-    topic: TopicFactory,
-    unused_group: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    way: tuple[Moto, FaultyWay], make_stored: Callable[..., StoredPipeline]
 ) -> Iterator[StoredPipeline]:
     """A pipeline with one plan in its table, and with more records to read."""
-    way[0].give_secrets(monkeypatch)
-    made = StoredPipeline(
-        cluster,  # type: ignore[arg-type]
-        tmp_path,
-        topic(2),
-        unused_group,
-        dict(WITHOUT_SPARK),
-        store=way[0],
-    )
+    made = make_stored(way[0], settings=dict(WITHOUT_SPARK), everywhere={})
     made.produce(100, partitions=2)
     made.ran()
     made.produce(100, partitions=2)

@@ -9,7 +9,7 @@ import pytest
 
 from etl import Consumer, OffsetRanges
 from tests.command_result import refused, run_etl
-from tests.networks.loading import consume
+from tests.networks.commands import consume
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
 
 pytestmark = pytest.mark.networks
@@ -75,15 +75,9 @@ def test_a_consumer_in_a_group_reads_and_commits(secured: Secured, piped: MakePi
 def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipeline) -> None:
     pipeline = piped(secured.security("SASL_PLAINTEXT", "SCRAM-SHA-256"))
     pipeline.produce(8)
-    group = [
-        "--group",
-        f"{pipeline.group}-tail",
-        "--set",
-        "group.offsets_storage=kafka",
-        "--offset-reset",
-        "earliest",
-    ]
-    result = pipeline.door("records", "consume", after=[*group, "-n", "8", "--timeout", "60s"])
+    group = ("--group", f"{pipeline.group}-tail", "--set", "group.offsets_storage=kafka")
+    bounds = ("--offset-reset", "earliest", "-n", "8", "--timeout", "60s")
+    result = pipeline.door("records", "consume", after=[*group, *bounds])
     assert result.code == 0 and len(result.document["records"]) == 8, result.err + result.out
 
 
@@ -96,18 +90,9 @@ def test_a_first_conf_lists_the_keys_to_set_and_with_them_the_doctor_passes_and_
     pipeline.produce(8)
     (tmp_path / "secret").write_text(PASSWORD)
     conf = tmp_path / "conf" / "clicks.yaml"
-    words = [
-        "init",
-        "--zookeeper",
-        secured.cluster.zookeeper_connect,
-        "--topic",
-        pipeline.topic,
-        "--table",
-        str(tmp_path / "table"),
-        "--output",
-        str(conf),
-        "--json",
-    ]
+    servers = ("--zookeeper", secured.cluster.zookeeper_connect, "--topic", pipeline.topic)
+    places = ("--table", str(tmp_path / "table"), "--output", str(conf))
+    words = ("init", *servers, *places, "--json")
     bootstrap = ["--bootstrap-servers", f"localhost:{secured.ports['SASL_SSL']}"]
     refused(
         run_etl(*words, *bootstrap),

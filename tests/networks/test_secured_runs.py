@@ -13,7 +13,7 @@ from kazoo.exceptions import NoAuthError
 from etl.commands.run import run
 from etl.settings.load import load_settings
 from tests.command_result import refused
-from tests.networks.loading import loads, peeks
+from tests.networks.commands import loads, peeks
 from tests.networks.secured import CHROOT, PASSWORD, MakePipeline, Secured
 from tests.system.driving import Before
 
@@ -189,7 +189,7 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
         partitions=1,
         source={"fetch_max_bytes": 1024},
         **{} if writer == "processes" else by_spark,
-        transform={"record_batch": "tests.networks.slowly:slowly"},
+        transform={"record_batch": "tests.networks.tokens:slowly"},
     )
     pipeline.produce(200, partitions=1)
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json", TOKENS_ASKED=str(counted))

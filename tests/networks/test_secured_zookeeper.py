@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from etl import Consumer, Group, OffsetRanges
-from tests.networks.loading import consume, loads, peeks
-from tests.networks.secured import CHROOT, MakePipeline, Secured
+from tests.networks.commands import consume, loads, peeks
+from tests.networks.secured import CHROOT, EVERYBODY, MakePipeline, Secured, guarded_for, rights
 from tests.networks.secured_zookeeper import USERS
-from tests.networks.znodes import EVERYBODY, guarded_for, rights
 
 pytestmark = pytest.mark.networks
 WAYS = [
@@ -24,6 +23,7 @@ WAYS = [
 ]
 JOIN = {"mode": "join"}
 REASON = ("--reason", "seen")
+TWO = ("--offset-reset", "earliest", "-n", "2", "--timeout", "60s")
 
 
 @pytest.mark.parametrize(("scheme", "encrypted"), WAYS)
@@ -81,21 +81,7 @@ def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
         (("backfills", "list"), ()),
         (("table", "maintain"), ("--yes",)),
         (("verify",), ()),
-        (
-            ("records", "consume"),
-            (
-                "--group",
-                f"{pipeline.group}-tail",
-                "--offset-reset",
-                "earliest",
-                "-n",
-                "2",
-                "--timeout",
-                "60s",
-                "--topic",
-                topic,
-            ),
-        ),
+        (("records", "consume"), ("--group", f"{pipeline.group}-tail", "--topic", topic, *TWO)),
         (("pipelines", "retire"), REASON),
         (("pipelines", "resume"), REASON),
         (("doctor",), ()),

@@ -6,14 +6,17 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.stores.pipeline import StoredPipeline
-from tests.stores.servers import STORES, StoreServer
-from tests.system.driving import ROOT
+from tests.stores.servers import SECRET_VARIABLE, STORES, Moto, StoreServer
+from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
 
 pytestmark = [pytest.mark.networks]
 _WITHIN_S = 400
@@ -21,15 +24,9 @@ _WITHIN_S = 400
 
 @pytest.fixture
 def pipeline(
-    store: StoreServer,
-    cluster: object,
-    topic: TopicFactory,
-    unused_group: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    store: StoreServer, make_stored: Callable[..., StoredPipeline], tmp_path: Path
 ) -> StoredPipeline:
     """A pipeline of two partitions with its table there, written by Spark."""
-    store.give_secrets(monkeypatch)
     events = tmp_path / "events"
     events.mkdir()
     spark = {
@@ -38,14 +35,7 @@ def pipeline(
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": str(events),
     }
-    return StoredPipeline(
-        cluster,  # type: ignore[arg-type]
-        tmp_path,
-        topic(2),
-        unused_group,
-        {"spark": spark},
-        store=store,
-    )
+    return make_stored(store, settings={"spark": spark}, everywhere={})
 
 
 def command(pipeline: StoredPipeline, *words: str) -> subprocess.CompletedProcess[str]:
@@ -123,3 +113,85 @@ def test_of_sparks_log_and_delta_rs_exactly_one_commits_each_version(
         found = json.loads(ran.stdout.splitlines()[-1])
     assert found["both"] == found["none"] == found["replaced"] == found["begun_before"] == 0, found
     assert found["spark"] + found["delta_rs"] == 50
+
+
+SECRET = "aHVudGVyMi1vZi1hbGw="
+
+
+@pytest.mark.parametrize(
+    ("url", "expression"),
+    [
+        ("abfss://lake@acme.dfs.core.windows.net/t", None),
+        ("abfss://lake@acme.dfs.core.windows.net/t", "(?i)password"),
+        ("s3://lake/t", "(?i)password"),
+    ],
+)
+def test_the_key_of_a_store_is_not_in_the_event_log_of_a_session_that_was_there_before(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    expression: str | None,
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    words = [str(tmp_path), url, *([expression] if expression else [])]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.stores.notebook", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    reported = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+    assert (
+        "fs.azure.account.key.acme" if "abfss" in url else "fs.s3a.bucket.lake.secret.key"
+    ) in reported
+    assert SECRET not in reported
+
+
+def test_rows_of_a_local_table_are_replayed_into_one_on_s3_by_the_log_that_keeps_writers_apart(
+    cluster: EmbeddedCluster,
+    topic: TopicFactory,
+    unused_group: str,
+    tmp_path: Path,
+) -> None:
+    with Moto(tmp_path / "store") as store:
+        hadoop = {
+            f"spark.hadoop.fs.s3a.{name}": value
+            for name, value in (
+                ("endpoint", store.endpoint),
+                ("endpoint.region", "us-east-1"),
+                ("path.style.access", "true"),
+                ("connection.ssl.enabled", "false"),
+            )
+        }
+        variables = {
+            "AWS_ENDPOINT_URL": store.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": store.key,
+            "AWS_SECRET_ACCESS_KEY": store.secret,
+        }
+        pipeline = Pipeline(
+            cluster,
+            tmp_path,
+            topic(1),
+            unused_group,
+            {"spark": {"spark.master": "local[2]", **hadoop}},
+            everywhere=WITHOUT_SPARK,
+        )
+        pipeline.produce(60, partitions=1)
+        pipeline.ran()
+        rows = ("--partition", pipeline.topic, "--from", "0", "--until", "50")
+        words = (*rows, "--into", "s3://lake/again", "--yes", "--reason", "seen")
+        for _ in range(2):
+            child = pipeline.start("etl", "replay", str(pipeline.conf), *words, **variables)
+            out, err = child.communicate(timeout=400)
+            assert child.returncode == 0, err
+            assert (
+                "50 rows are in s3://lake/again, each once" in out and "commits on S3 by" not in err
+            )
+        table = DeltaTable("s3://lake/again", storage_options=store.options())
+        offsets = table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist()
+        assert sorted(offsets) == list(range(50))

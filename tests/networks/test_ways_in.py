@@ -11,9 +11,11 @@ import pytest
 from etl.errors import EtlError, PermissionDenied
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.settings.load import security_of
+from tests.command_result import refused
 from tests.networks.certificates import KEY_PASSWORD
-from tests.networks.secured import ODD_USER, PASSWORD, REAUTH_MS, Secured
-from tests.networks.ways_that_fail import FAILING, Way, changed
+from tests.networks.secured import ODD_USER, PASSWORD, REAUTH_MS, MakePipeline, Secured
+from tests.networks.ways_that_fail import FAILING, Failing, Way, changed
+from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.networks
 
@@ -131,3 +133,49 @@ def test_a_renewed_password_counts_from_the_next_connection_on(
             consumer.topic_metadata(())
         (tmp_path / "password").write_text(f"{PASSWORD}\n")
         assert consumer.topic_metadata(()).brokers
+
+
+ONE_OF_EACH = {
+    (failing.kind, failing.key, *failing.where): case for case, failing in FAILING.items()
+}
+"""A case of each error, key and place; `test_ways_in` has all cases by a client."""
+
+
+def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) -> Pipeline:
+    """By the address: an unregistered listener is rejected before any connection."""
+    way, address = failing.entered(secured)
+    pipeline = piped(way, source={"listener": None, "bootstrap_servers": address})
+    pipeline.produce(4)
+    return pipeline
+
+
+@pytest.mark.parametrize("case", sorted(ONE_OF_EACH.values()))
+def test_run_and_doctor_end_with_the_exit_code_the_key_and_the_file_and_nothing_is_begun(
+    secured: Secured,
+    piped: MakePipeline,
+    case: str,
+) -> None:
+    failing = FAILING[case]
+    pipeline = failing_pipeline(failing, secured, piped)
+    named = [
+        *([f"key {failing.key}"] if failing.key else []),
+        *(f"{name} {of(secured)}" for name, of in failing.where.items()),
+    ]
+    ran, looked = pipeline.run(), pipeline.door("doctor")
+    refused(ran, failing.exit_code, *named)
+    assert ran.document["error"] == failing.kind.__name__ and re.search(
+        failing.pattern, " ".join(ran.err.split())
+    ), ran.err
+    lines = [
+        line for line in looked.document["checks"] if line.get("error") == failing.kind.__name__
+    ]
+    reported = [
+        f"{line['found']} {line['to_do']}"
+        for line in lines
+        if all(name in line["found"] for name in named)
+    ]
+    assert looked.code == failing.exit_code and any(
+        re.search(failing.pattern, text) for text in reported
+    ), looked.out
+    assert not any(PASSWORD in text for value in (ran, looked) for text in (value.out, value.err))
+    assert not pipeline.table.exists() and pipeline.committed() == {}

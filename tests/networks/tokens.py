@@ -1,4 +1,4 @@
-"""Functions that give tokens, as a conf names them: found by tasks, too."""
+"""Functions that a conf of these tests names: tokens, and a slow transform."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import time
+
+import pyarrow as pa
 
 USER = "etl"
 TOKEN_S = 5.0
@@ -46,8 +48,22 @@ def failing() -> str:
 
 
 def empty() -> str:
-    """No token."""
     return ""
 
 
 NOT_CALLABLE = "a text"
+
+
+_MOST_S, _EACH_S = 21.0, 2.0
+_begun: list[float] = []
+
+
+def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows, later; write to a file how long this process has worked."""
+    if batch.num_rows:
+        _begun.append(time.monotonic())
+        if time.monotonic() - _begun[0] < _MOST_S:
+            time.sleep(_EACH_S)
+        with open(f"{os.environ['TOKENS_ASKED']}.took", "w", encoding="utf-8") as file:
+            file.write(str(time.monotonic() - _begun[0]))
+    return batch

@@ -78,7 +78,6 @@ def words_of_pytest(arguments: Sequence[str]) -> list[str]:
 
 
 def started(python: Path, *words: str, output: IO[str] | None = None) -> subprocess.Popen[str]:
-    """A module that runs there."""
     environment = {
         **os.environ,
         **java_environment(),
@@ -96,7 +95,6 @@ def started(python: Path, *words: str, output: IO[str] | None = None) -> subproc
 
 
 def ended(process: subprocess.Popen[str]) -> int:
-    """Its exit code."""
     while True:
         try:
             return process.wait()

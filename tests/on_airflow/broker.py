@@ -30,8 +30,6 @@ from etl.testkit.spark_launch import SHORT_RUN, jar_settings, set_spark_environm
 
 
 class Broker:
-    """Its requests."""
-
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster
         self._numbers, self._is_still = itertools.count(), threading.Event()
@@ -43,7 +41,6 @@ class Broker:
         self.cluster.create_topic(name, partitions, config={"retention.ms": "-1"})
 
     def produce(self, name: str, times: list[list[int]]) -> None:
-        """A record for each."""
         producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap)
         for partition, ms in times:
             producer.send(
@@ -52,8 +49,6 @@ class Broker:
         producer.close()
 
     def flow(self, name: str, partitions: int, every_s: float) -> None:
-        """Begin to produce."""
-
         def produce() -> None:
             producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap)
             while not self._is_still.wait(every_s):
@@ -68,14 +63,12 @@ class Broker:
         self._flowing.start()
 
     def still(self) -> int:
-        """Produce no more."""
         self._is_still.set()
         if self._flowing:
             self._flowing.join()
         return self._flowed
 
     def records(self, name: str) -> list[list[Any]]:
-        """All of the topic."""
         consumer = KafkaConsumer(bootstrap_servers=self.cluster.bootstrap, enable_auto_commit=False)
         partitions = [
             TopicPartition(name, number) for number in consumer.partitions_for_topic(name)
@@ -103,7 +96,6 @@ class Broker:
 
 
 def main() -> int:
-    """Until standard input ends."""
     set_spark_environment()
     with EmbeddedCluster(folder=Path(sys.argv[1])) as cluster:
         broker = Broker(cluster)

@@ -13,7 +13,6 @@ from tests.on_airflow.stand_in import StandIn
 
 @pytest.fixture(scope="session")
 def database() -> None:
-    """A new database of Airflow, without examples."""
     from airflow.utils.db import initdb
 
     if IS_2:

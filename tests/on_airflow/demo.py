@@ -22,7 +22,6 @@ PAST, PAST_MS = 4000, 4 * 3600 * 1000
 
 
 def main() -> int:
-    """Until Ctrl-C."""
     os.environ["ETL_REAL_PYTHON"] = os.environ["ETL_PYTHON"]
     from tests.on_airflow.real import PARTITIONS, real_pipeline
     from tests.on_airflow.standalone import StandaloneAirflow

@@ -40,6 +40,7 @@ if os.environ.get("ETL_REAL_CONF"):
         env_vars={"PYTHONPATH": os.environ["PYTHONPATH"]},
     )
     conf, soon = os.environ["ETL_REAL_CONF"], timedelta(seconds=5)
+    at_once_again = {"retries": 5, "retry_delay": timedelta()}
     every_minute = ingest_dag(
         conf,
         "* * * * *",
@@ -59,18 +60,8 @@ if os.environ.get("ETL_REAL_CONF"):
         retry_delay=timedelta(),
         poke_interval_s=1,
     )
-    filling = backfill_dag(
-        conf,
-        dag_id="filling",
-        environment=real,
-        default_args={"retries": 5, "retry_delay": timedelta()},
-    )
-    again = replay_dag(
-        conf,
-        dag_id="again",
-        environment=real,
-        default_args={"retries": 5, "retry_delay": timedelta()},
-    )
+    filling = backfill_dag(conf, dag_id="filling", environment=real, default_args=at_once_again)
+    again = replay_dag(conf, dag_id="again", environment=real, default_args=at_once_again)
     with DAG("own", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as own:
         EtlSubmitOperator(
             task_id="my_load",

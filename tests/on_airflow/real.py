@@ -34,7 +34,6 @@ class Real:
     cluster: dict[str, Any]
 
     def ask(self, do: str, **more: Any) -> Any:
-        """See `tests.on_airflow.broker`."""
         assert self.process.stdin and self.process.stdout
         print(json.dumps({"do": do, **more}), file=self.process.stdin, flush=True)
         return json.loads(self.process.stdout.readline())
@@ -63,7 +62,6 @@ class Real:
 
     @property
     def environment(self) -> dict[str, str]:
-        """By which DAG files find it."""
         spark = {
             **self.cluster["spark"],
             "spark.ui.enabled": "false",

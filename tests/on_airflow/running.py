@@ -13,7 +13,6 @@ IS_2 = importlib.metadata.version("apache-airflow").startswith("2.")
 
 
 def dag_bag(folder: Any = DAGS) -> Any:
-    """The DAGs of the tests' folder."""
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:
@@ -23,13 +22,10 @@ def dag_bag(folder: Any = DAGS) -> Any:
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a run."""
-
     state: str
     tasks: dict[str, tuple[str, int]]
     """The state of each task, and its tries."""
     returned: Any
-    """The value that the task `load` returned."""
 
 
 def run(

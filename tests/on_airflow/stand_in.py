@@ -37,8 +37,6 @@ sys.exit(answer.get("code", 0))
 
 @dataclass(frozen=True)
 class Call:
-    """One start of one of them."""
-
     words: list[str]
     environment: dict[str, str | None]
 
@@ -67,7 +65,6 @@ class StandIn:
         self.forget()
 
     def forget(self) -> None:
-        """As new."""
         for name in ("python", "spark-submit"):
             script = self.folder / "bin" / name
             script.write_text(
@@ -78,7 +75,6 @@ class StandIn:
             path.unlink(missing_ok=True)
 
     def spark_submit(self, *answers: dict[str, Any]) -> None:
-        """What spark-submit will answer."""
         (self.folder / "spark-submit.json").write_text(json.dumps(answers))
 
     def command(self, *answers: dict[str, Any]) -> None:

@@ -23,7 +23,6 @@ HEARTBEAT_S = 15
 
 
 def free_port() -> int:
-    """Return a free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

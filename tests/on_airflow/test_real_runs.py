@@ -74,7 +74,6 @@ class LostWorkers:
         (self._folder / "before").touch()
 
     def remaining_driver(self) -> int:
-        """The process of that driver."""
         return int((self._folder / "left").read_text())
 
 
@@ -85,7 +84,6 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> LostWorkers:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory, workers: LostWorkers) -> Iterator[Real]:
-    """One that begins at five o'clock."""
     folder, start = tmp_path_factory.mktemp("real"), f'"{FIVE.isoformat()}"'
     pipeline = real_pipeline(folder, lock_timeout_s=120, start=start, max_records_per_plan=A_PLAN)
     with pipeline as running, pytest.MonkeyPatch.context() as patch:
@@ -95,7 +93,6 @@ def real(tmp_path_factory: pytest.TempPathFactory, workers: LostWorkers) -> Iter
 
 
 def produce(real: Real, hour: datetime, each: int = 10) -> None:
-    """So many records of that hour in each partition."""
     begin = round(hour.timestamp() * 1000)
     real.ask(
         "produce",

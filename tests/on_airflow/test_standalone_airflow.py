@@ -74,22 +74,11 @@ def loads(airflow: StandaloneAirflow) -> list[tuple[str, str, int]]:
 
 def begin_backfill(airflow: StandaloneAirflow, first: datetime, last: datetime) -> None:
     """Airflow's command may fail on a busy SQLite with some of the runs made."""
+    dates = ("--from-date", first.isoformat(), "--to-date", last.isoformat())
+    options = ("--max-active-runs", "3", "--reprocess-behavior", "completed")
     while not [kind for kind, _, _ in airflow.rows(RUNS, DAG) if kind == "backfill"]:
         try:
-            airflow.cli(
-                "backfill",
-                "create",
-                "--dag-id",
-                DAG,
-                "--from-date",
-                first.isoformat(),
-                "--to-date",
-                last.isoformat(),
-                "--max-active-runs",
-                "3",
-                "--reprocess-behavior",
-                "completed",
-            )
+            airflow.cli("backfill", "create", "--dag-id", DAG, *dates, *options)
         except AssertionError as error:
             if "database is locked" not in str(error):
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import BrokerUnreachable, CorruptData, NotReady, Owned
+from etl.errors import BrokerUnreachable, CorruptData, NotReady, Owned, VerificationFailed
 from tests.on_airflow.home import CONF, ENVIRONMENT, ROOT
 from tests.on_airflow.running import IS_2, dag_bag, events, run
 from tests.on_airflow.stand_in import StandIn
@@ -227,20 +227,9 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
         match=f"1 of 168 intervals: {re.escape(FIVE)} to .* \\(1,234 offsets\\)",
     ):
         task.execute(context)
-    assert stand_in.calls("python")[0].words == [
-        "-m",
-        "etl",
-        "table",
-        "gaps",
-        CLICKS,
-        "--from",
-        "2026-11-03T04:00:00+00:00",
-        "--until",
-        "2026-11-10T04:00:00+00:00",
-        "--every",
-        "1h",
-        "--json",
-    ]
+    week = ["--from", "2026-11-03T04:00:00+00:00", "--until", "2026-11-10T04:00:00+00:00"]
+    words = ["-m", "etl", "table", "gaps", CLICKS, *week, "--every", "1h", "--json"]
+    assert stand_in.calls("python")[0].words == words
 
 
 # -- missing files and programs
@@ -342,24 +331,49 @@ def test_a_worker_without_the_package_reports_the_command_that_installs_it_and_i
     )
 
 
-def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:
+def test_what_a_person_must_decide_fails_in_its_first_try_with_the_jobs_message(
+    stand_in: StandIn,
+) -> None:
+    action = "Check the broker's disk"
     stand_in.spark_submit(
-        failing(
-            CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
-        )
+        failing(CorruptData("a bad CRC", topic="clicks", partition=3, action=action))
     )
     assert run("at_once", now(), BY_PARAMS).tasks["load"] == ("failed", 1)
     assert len(stand_in.calls()) == 1
-
-
-def test_the_failure_has_the_jobs_message(stand_in: StandIn) -> None:
-    stand_in.spark_submit(
-        failing(
-            CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
-        )
-    )
     reported = failure({})
     assert (
         "CorruptData: a bad CRC (topic clicks, partition 3). Check the broker's disk" in reported
         and "exit code 5" in reported
     )
+
+
+WHOLE = {"document": {"incomplete": [], "message": "whole"}}
+
+
+def test_a_proven_table_is_then_maintained_without_a_confirmation(
+    stand_in: StandIn,
+) -> None:
+    stand_in.spark_submit(
+        {"document": {"passed": True}}, {"document": {"small_files": 9, "large_files": 1}}
+    )
+    stand_in.command(WHOLE)
+    ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")
+    assert [request.job for request in stand_in.calls()] == [
+        ["verify", CLICKS],
+        ["table", "maintain", CLICKS, "--yes"],
+    ]
+    assert (
+        ran.state == "success"
+        and {"command": "table maintain", "small_files": 9, "large_files": 1}.items()
+        <= ran.returned.items()
+    )
+
+
+def test_a_table_that_lacks_something_is_left_as_it_is(stand_in: StandIn) -> None:
+    stand_in.spark_submit(
+        {"code": 5, "document": VerificationFailed("3 rows are missing").as_json()}
+    )
+    stand_in.command(WHOLE)
+    ran = run("maintain_clicks", datetime(2026, 11, 16, 2, tzinfo=UTC), task="table_gaps")
+    assert [request.job[0] for request in stand_in.calls()] == ["verify"]
+    assert ran.state == "failed" and ran.tasks["maintain"][0] == "upstream_failed"

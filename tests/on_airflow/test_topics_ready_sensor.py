@@ -30,18 +30,8 @@ NO_TOPIC = {
     "code": TopicMissing.exit_code,
     "document": TopicMissing("the topic is not there", topic="clicks").as_json(),
 }
-WORDS = [
-    "-m",
-    "etl",
-    "topics",
-    "ready-to-load",
-    str(CONF / "clicks.yaml"),
-    "--until",
-    SIX,
-    "--assume-ready-after",
-    "600s",
-    "--json",
-]
+BOUNDS = ["--until", SIX, "--assume-ready-after", "600s", "--json"]
+WORDS = ["-m", "etl", "topics", "ready-to-load", str(CONF / "clicks.yaml"), *BOUNDS]
 WHEN = datetime(2026, 11, 16, tzinfo=UTC)
 
 

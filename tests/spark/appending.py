@@ -26,13 +26,10 @@ from etl.model.plans import FileOptions, Plan, RangeResult, Written
 SPARK = SparkWriter()
 ARROW = ArrowWriter()
 WRITERS: Mapping[str, Writer] = {"spark": SPARK, "arrow": ARROW}
-"""The writers of rows by the name that `table.writer` has for them: the laws of `test_delta` hold
-for each.
-"""
+"""By the name in `table.writer`: the laws of `test_delta` hold for each."""
 
 
 def append_rows(rows: Any, plan: Plan, *, by: Writer = SPARK, **destination: Any) -> Outcome:
-    """By that writer."""
     given = FilesOfFrame(rows, plan) if by.takes is Takes.FILES else rows
     return append(Load(by, given), plan, Destination(**destination))
 

@@ -66,7 +66,6 @@ def content(path: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def three(tmp_path: Path) -> str:
-    """A table of three small files."""
     return table_of(tmp_path / "table", *["clicks"] * 3)
 
 

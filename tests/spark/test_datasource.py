@@ -51,14 +51,12 @@ CLICKS = TopicPartition("clicks", 2)
 def planned(
     ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], **known: Any
 ) -> list[Task]:
-    """As a run plans them."""
     names = ("topic_ids", "leader_epochs", "incarnations", "cleanups", "fingerprints")
     nothing: dict[str, Any] = {name: {} for name in names}
     return tasks_of_ranges(ranges, tasks, **{**nothing, **known})
 
 
 def reading_at(bootstrap: str, transform: str | None = None) -> ReadOptions:
-    """The read options of a run."""
     host, port = bootstrap.split(":")
     return ReadOptions(
         fetch=FetchOptions(

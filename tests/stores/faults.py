@@ -112,7 +112,6 @@ class _Way(BaseHTTPRequestHandler):
 
 
 def main(port: str, store_port: str, rules: str, *headers: str) -> None:
-    """Serve until the process is ended."""
     _Way.store_port, _Way.kept = int(store_port), Kept(Path(rules))
     _Way.left_out = (*_Way.left_out, *(header.lower() for header in headers))
     ThreadingHTTPServer((HOST, int(port)), _Way).serve_forever()

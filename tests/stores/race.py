@@ -32,8 +32,6 @@ BY_SPARK, BY_DELTA_RS = "by the log store", "by delta-rs"
 
 
 class Racers:
-    """The two, at one table."""
-
     def __init__(self, given: dict[str, Any]) -> None:
         result = {
             name: (parse_reference(value) or value) if isinstance(value, str) else value
@@ -58,7 +56,6 @@ class Racers:
         self.store, self.hadoop, self.jvm = partition.store(), partition.newDeltaHadoopConf(), jvm
 
     def table(self) -> DeltaTable:
-        """As it is now."""
         return DeltaTable(self.path, storage_options=self._options)
 
     def by_delta_rs(self, table: DeltaTable) -> bool:
@@ -75,7 +72,6 @@ class Racers:
         return True
 
     def by_spark(self, version: int, actions: Any = None) -> bool:
-        """One try by the log store."""
         path = self.jvm.org.apache.hadoop.fs.Path(
             f"{spark_path(self.path)}/_delta_log/{version:020}.json"
         )
@@ -88,14 +84,12 @@ class Racers:
         return True
 
     def scala(self, lines: list[str]) -> Any:
-        """As Delta's own interface takes them."""
         found = self.jvm.java.util.ArrayList()
         for line in lines:
             found.add(line)
         return self.of_java(found.iterator())
 
     def of_java(self, iterator: Any) -> Any:
-        """A Scala iterator."""
         return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(iterator)
 
     def begun_before(self) -> bool:
@@ -131,7 +125,6 @@ LINE = json.dumps(
 
 
 def main(given: str, races: str, begun_before: str) -> None:
-    """All of it."""
     racers, found = (
         Racers(json.loads(given)),
         Counter[str](spark=0, delta_rs=0, both=0, none=0, replaced=0, begun_before=0),

@@ -85,7 +85,6 @@ def _frame(link: socket.socket) -> bytes:
 
 
 def main(port: str, store_port: str, rules: str) -> None:
-    """Serve until the process is ended."""
     kept = Kept(Path(rules))
     with socket.create_server((HOST, int(port))) as server:
         while True:

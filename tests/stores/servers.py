@@ -40,11 +40,8 @@ KEY_VARIABLE, SECRET_VARIABLE = "ETL_TEST_STORE_KEY", "ETL_TEST_STORE_SECRET"
 
 
 class StoreServer(Server):
-    """A server of a store."""
-
     kind: str
     way: type[FaultyWay] = FaultyWay
-    """What may stand before it."""
     stop_within_s = 0.5
     """Its data is not used afterwards, and Azurite does not end on SIGTERM."""
 
@@ -80,16 +77,13 @@ class StoreServer(Server):
         """The bucket is there."""
 
     def environment(self) -> dict[str, str]:
-        """See Server."""
         return dict(os.environ)
 
     def is_ready(self) -> bool:
-        """See Server."""
         return answers(self.port)
 
     @property
     def endpoint(self) -> str:
-        """Where confs reach it."""
         return f"http://{HOST}:{self.reached_by}"
 
     def __enter__(self) -> Self:
@@ -163,8 +157,6 @@ class VersityGateway(_S3):
 
 
 class Azurite(StoreServer):
-    """Azure's blobs, by Azurite."""
-
     kind = "azurite"
     account = "devstoreaccount1"
     key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -286,7 +278,6 @@ STORES: Mapping[str, type[StoreServer]] = {
     "versitygw": VersityGateway,
     "minidfs": MiniDfs,
 }
-"""By their names."""
 
 
 def request(port: int, method: str, path: str, headers: Mapping[str, str] | None = None) -> None:
@@ -307,7 +298,6 @@ def azurite() -> Path:
 
 
 def versitygw() -> Path:
-    """The program, built once by Go."""
     folder = _installed(
         "versitygw-1.8.0",
         lambda: ["go", "install", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"],

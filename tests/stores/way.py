@@ -46,7 +46,6 @@ class FaultyWay(Server):
 
     program = "tests.stores.faults"
     faults = frozenset({"slow", "away", "denied", "unknown", "lose", "late", "late_answer", "half"})
-    """Those that it knows."""
     commits_by, writes_by = "PUT", "PUT"
     """By which requests a file of the table's log, and one with rows, is there."""
 
@@ -80,7 +79,6 @@ class FaultyWay(Server):
         _write(self.folder / "rules.json", [asdict(rule) for rule in rules])
 
     def let_go(self) -> None:
-        """Release held requests."""
         (self.folder / _LET_GO).touch()
 
     @property
@@ -95,12 +93,10 @@ class FaultyWay(Server):
 
     @classmethod
     def commit(cls, fault: str, times: int = 1) -> Rule:
-        """What makes a commit."""
         return Rule(cls.commits_by, "_delta_log/0", times, fault)
 
     @classmethod
     def file(cls, fault: str, times: int = 1) -> Rule:
-        """What makes a file with rows."""
         return Rule(cls.writes_by, "part-", times, fault)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +20,13 @@ from kazoo.client import KazooClient
 
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.plans import Request
 from etl.run.service_interfaces import Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.spark_launch import SHORT_RUN
 from tests.command_result import CommandResult, run_etl
-from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
 
@@ -90,7 +91,6 @@ class Pipeline:
 
     @property
     def traffic(self) -> Traffic:
-        """How others write to its topic and read it."""
         return traffic_of(self.cluster)
 
     def produce(self, count: int, *, partitions: int = 4) -> None:
@@ -115,7 +115,6 @@ class Pipeline:
         return self.door("run")
 
     def ran(self) -> CommandResult:
-        """A run that must succeed."""
         result = self.run()
         assert result.code == 0, f"exit {result.code}\n{result.err}{result.out}"
         return result
@@ -150,7 +149,6 @@ class Pipeline:
         return self.traffic.in_topic(self.cluster, self.topic)
 
     def in_table(self) -> Counter[Row]:
-        """Every row of the table, by delta-rs."""
         place = self.traffic.place
         rows = DeltaTable(str(self.table)).to_pyarrow_table(columns=[*place, "value"])
         return Counter(
@@ -158,7 +156,6 @@ class Pipeline:
         )
 
     def table_files(self) -> list[str]:
-        """The paths of all files in the table's folder."""
         return [
             str(path.relative_to(self.table)) for path in self.table.rglob("*") if path.is_file()
         ]
@@ -183,7 +180,6 @@ class Pipeline:
         return self.committed_at(self.cluster.zookeeper_connect)
 
     def committed_at(self, connect: str) -> dict[int, int]:
-        """The same in that ZooKeeper."""
         with session_at(connect) as client:
             path = f"/consumers/{self.group}/offsets/{self.topic}"
             if client.exists(path):
@@ -194,14 +190,11 @@ class Pipeline:
             return {}
 
     def zookeeper(self) -> contextlib.AbstractContextManager[KazooClient]:
-        """A session of another client."""
         return session_at(self.cluster.zookeeper_connect)
 
 
 def clean_log(table: Path) -> None:
-    """Delete commit files as clean-up does after the log's retention: the rest begins with a
-    checkpoint, and has a commit of another writer below it.
-    """
+    """Delete commit files as after the log's retention: the rest begins with a checkpoint."""
     DeltaTable(str(table)).optimize.compact()
     DeltaTable(str(table)).create_checkpoint()
     for file in sorted(table.glob("_delta_log/*[0-9].json"))[:-1]:
@@ -233,7 +226,6 @@ class Before(Dying):
 
     @property
     def world(self) -> Any:
-        """The one of this moment."""
         return self._world
 
     def end(self) -> None:
@@ -243,7 +235,6 @@ class Before(Dying):
 
 
 def break_off() -> None:
-    """A deed."""
     raise BrokenOff
 
 
@@ -251,3 +242,59 @@ def broken_off_before(verb: str, pipeline: Pipeline, request: Request | None = N
     """A run in this process that ends silently before `verb`."""
     with pytest.raises(BrokenOff):
         run(load_settings(pipeline.conf), request=request, around=Before(verb, break_off))
+
+
+@contextlib.contextmanager
+def session_at(connect: str, **options: Any) -> Iterator[KazooClient]:
+    """A session of kazoo's alone; `client_id`: the one of that id and password."""
+    client = KazooClient(hosts=connect, **options)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def lose_session(zookeeper: ZooKeeper, connect: str | None = None) -> None:
+    """End a session by its id and password. `connect`: another address of the server."""
+    with session_at(connect or zookeeper.hosts, client_id=zookeeper.client.client_id):
+        pass
+
+
+# Python reports each process that it starts, and each connection, to audit hooks (PEP 578).
+_WATCHED = """
+import json, sys
+HEAVY = ("pyspark", "py4j", "delta", "numba", "pandas")
+started, connected = [], []
+def watch(event, given):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"):
+        started.append(event)
+    elif event == "socket.connect":
+        connected.append(list(given[1]))
+sys.addaudithook(watch)
+from etl.cli import main
+code = main([*sys.argv[1:], "--json"])
+print(json.dumps({"code": code, "started": started, "loaded": [name for name in HEAVY if name in sys.modules], "connected": connected}))
+"""
+
+
+def watched(
+    pipeline: Pipeline, *words: str, after: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A command in a process of its own: its cost, and its document."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _WATCHED, *words, str(pipeline.conf), *after],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    document, cost = ran.stdout.strip().rsplit("\n", 1)
+    return json.loads(cost), json.loads(document)
+
+
+def watched_run(pipeline: Pipeline) -> tuple[dict[str, Any], list[str]]:
+    """A run: what it cost, and its outcomes."""
+    cost, document = watched(pipeline, "run")
+    return cost, [one["outcome"] for one in document["outcomes"]]

@@ -17,9 +17,7 @@ from tests.traffic.rows import Row, hash_of
 
 WITHIN_S = 60
 ASKED_WITHIN_S = 2
-"""The longest time that a rebalance waits for a request of committed offsets: the coordinator may
-not answer before the rebalance has ended.
-"""
+"""In a rebalance the coordinator may not answer before its end."""
 MEMBER: dict[str, Any] = {
     **WITHOUT_SPARK,
     "group": {"offsets_storage": "kafka", "mode": "join", "join": {"session_timeout_s": 6}},
@@ -53,20 +51,16 @@ class OtherMember:
         self._thread.start()
 
     def close(self) -> None:
-        """Leave the group."""
         self._ends.set()
         self._thread.join(WITHIN_S)
 
     def owns(self, count: int) -> None:
-        """Wait until it owns so many partitions."""
         assert wait_until(lambda: len(self.owned) == count, WITHIN_S), self.owned
 
     def owns_some(self) -> None:
-        """Wait until it owns any."""
         assert wait_until(lambda: bool(self.owned), WITHIN_S), "it gets none"
 
     def has_read(self, count: int) -> None:
-        """Wait until it has read so many records."""
         assert wait_until(lambda: self.read.total() >= count, WITHIN_S), self.read.total()
 
     def rests_while_it_owns(self, count: int) -> None:
@@ -127,7 +121,6 @@ CLASSIC: Mapping[str, Any] = {
 
 @contextlib.contextmanager
 def another_member(pipeline: Pipeline, **settings: Any) -> Iterator[OtherMember]:
-    """A member until the context ends."""
     member = OtherMember(pipeline, **(settings or CLASSIC))
     try:
         yield member

@@ -32,9 +32,7 @@ def lines(result: CommandResult, name: str) -> list[Line]:
 
 
 def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> CommandResult:
-    """Return the doctor's result. Its exit code is that of the failing line `name`, which contains
-    all `words`; every other line is ok or not checked.
-    """
+    """The doctor's result, of which the line `name` alone fails, with that code and all `words`."""
     result = pipeline.door("doctor")
     assert "Traceback" not in result.err
     bad = [line for line in result.document["checks"] if line["verdict"] == "failed"]
@@ -55,9 +53,7 @@ def all_well(pipeline: Pipeline) -> CommandResult:
 
 
 def tree(pipeline: Pipeline) -> dict[str, Any]:
-    """Every znode with its payload and its stat, and every folder and file with its time of change,
-    but for the conf, which the tests' command rewrites.
-    """
+    """Every znode with its stat and every file with its time, but for the rewritten conf."""
     found: dict[str, Any] = {}
     with pipeline.zookeeper() as client:
         client.chroot = ""

@@ -20,7 +20,7 @@ from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import registrations
 from etl.testkit.server_process import wait_until
-from tests.system.sessions import lose_session
+from tests.system.driving import lose_session
 
 DRIVERS = "/consumers/g/etl/clicks/drivers"
 

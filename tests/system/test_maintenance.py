@@ -11,8 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.command_result import CommandResult, refused
-from tests.system.driving import Pipeline, broken_off_before, data_files
-from tests.system.watching import watched
+from tests.system.driving import Pipeline, broken_off_before, data_files, watched
+
+pytestmark = pytest.mark.without_spark
 
 DAY_S = 86_400
 SPARK = {"pyspark", "py4j", "delta"}
@@ -112,7 +113,6 @@ def test_a_table_that_cannot_be_maintained_is_reported_and_nothing_is_written(
     assert DeltaTable(str(pipeline.table)).version() == 1
 
 
-@pytest.mark.without_spark
 def test_the_run_that_finds_as_many_small_files_as_the_conf_allows_compacts_them(
     pipeline: Pipeline,
 ) -> None:

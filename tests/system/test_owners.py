@@ -26,7 +26,7 @@ from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_plan, plain_settings
-from tests.system.sessions import lose_session
+from tests.system.driving import lose_session
 
 GROUP, PIPELINE = "group", "clicks"
 FOREIGN = "group_host-1-0"

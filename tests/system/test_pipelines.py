@@ -157,9 +157,7 @@ def test_a_pipeline_that_was_retired_and_then_inherited_is_not_resumed(
 
 
 def lose_the_place(pipeline: Pipeline, heir: Pipeline) -> None:
-    """The driver of `pipeline` sleeps past its session: its lock and its owner nodes are gone,
-    and `heir` takes its place and loads the same offsets.
-    """
+    """`pipeline` lost its lock and owner nodes in its sleep; `heir` loads the same offsets."""
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}/etl/clicks/drivers", recursive=True)
         owners = f"/consumers/{pipeline.group}/owners"

@@ -40,7 +40,7 @@ from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.jafka import JafkaBroker, entry
-from tests.system.sessions import session_at
+from tests.system.driving import session_at
 
 REGISTRATION = (
     b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'
@@ -49,7 +49,6 @@ REGISTRATION = (
 
 @pytest.fixture
 def client(connect: str, zookeeper: ZooKeeper) -> Iterator[KazooClient]:
-    """Another client: the brokers."""
     with session_at(connect) as kazoo:
         yield kazoo
 
@@ -75,16 +74,6 @@ def test_brokers_of_kafka_are_those_registered_in_order_of_their_ids(
     client.create("/cluster/id", b'{"version":"1","id":"abc"}', makepath=True)
     assert read_brokers(zookeeper) == (Broker(2, "h", 1), Broker(10, "h", 2))
     assert read_cluster_id(zookeeper) == "abc"
-
-
-def test_brokers_of_jafka_are_those_registered_by_fields(
-    zookeeper: ZooKeeper, jafka: KazooClient
-) -> None:
-    assert read_physical_brokers(zookeeper) == {
-        1: Broker(1, "vm", 19096),
-        10: Broker(10, "fe80::1", 9092),
-    }
-    assert {broker.generation for broker in read_physical_brokers(zookeeper).values()} == {"jafka"}
 
 
 def test_a_topic_is_on_every_broker_that_counts_its_partitions_in_the_order_of_text(

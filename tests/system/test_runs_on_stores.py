@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.command_result import CommandResult, refused
-from tests.conftest import TopicFactory
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import SECRET_VARIABLE, STORES, Azurite, StoreServer, VersityGateway
 from tests.stores.way import FaultyWay
-from tests.system.driving import WITHOUT_SPARK, broken_off_before
-from tests.system.watching import watched_run
+from tests.system.driving import broken_off_before, watched_run
 
 pytestmark = pytest.mark.without_spark
 
@@ -35,30 +33,14 @@ def each(*in_the_gate: str) -> pytest.MarkDecorator:
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StoreServer]:
-    """Each of the stores."""
     with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
         yield running
 
 
 @pytest.fixture
-def pipeline(
-    store: StoreServer,
-    cluster: object,
-    topic: TopicFactory,
-    unused_group: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> StoredPipeline:
+def pipeline(store: StoreServer, make_stored: Callable[..., StoredPipeline]) -> StoredPipeline:
     """A pipeline of two partitions with its table there."""
-    store.give_secrets(monkeypatch)
-    return StoredPipeline(
-        cluster,  # type: ignore[arg-type]
-        tmp_path,
-        topic(2),
-        unused_group,
-        everywhere=WITHOUT_SPARK,
-        store=store,
-    )
+    return make_stored(store)
 
 
 @each("moto")

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from kafka import KafkaProducer
 
-from etl.reader import local_workers
-from etl.reader.local_workers import Order
-from tests.command_result import refused
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker
-from tests.system.driving import Pipeline, broken_off_before
-from tests.system.watching import watched_run
+from tests.system.driving import Pipeline, broken_off_before, watched_run
 
 SMALL = {"table": {"writer": "auto"}, "limits": {"local_below_bytes": 64 << 20}}
 
@@ -47,55 +39,6 @@ def test_a_run_that_ends_before_its_append_is_finished_by_the_next_one_with_or_w
         small.ran()
         small.settings = SMALL
         assert small.is_whole()
-
-
-def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(
-    small: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed = list[int]()
-
-    def answer(self: local_workers.Worker, order: Order) -> object:
-        if not killed:
-            killed.append(self._process.pid)
-            os.kill(self._process.pid, signal.SIGKILL)
-        return real(self, order)
-
-    real = local_workers.Worker.answer
-    monkeypatch.setattr(local_workers.Worker, "answer", answer)
-    small.produce(400)
-    assert small.ran().document["records_read"] == 400
-    assert killed and small.is_whole()
-
-
-def test_workers_that_die_repeatedly_end_the_run_with_the_reason_of_their_end(
-    small: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = local_workers.Worker.answer
-
-    def answer(self: local_workers.Worker, order: Order) -> object:
-        os.kill(self._process.pid, signal.SIGKILL)
-        return real(self, order)
-
-    monkeypatch.setattr(local_workers.Worker, "answer", answer)
-    small.produce(400)
-    refused(
-        small.run(), 6, "A worker process was lost 4 times", "signal 9", "limits.local_below_bytes"
-    )
-    monkeypatch.setattr(local_workers.Worker, "answer", real)
-    assert small.ran().document["records_read"] == 400
-    assert small.is_whole()
-
-
-def test_an_error_in_a_worker_is_reported_with_its_place_and_the_plan_is_finished_later(
-    small: Pipeline,
-) -> None:
-    with contextlib.closing(KafkaProducer(bootstrap_servers=small.cluster.bootstrap)) as producer:
-        producer.send(small.topic, b"x" * 5000, partition=1)
-    small.settings = {**SMALL, "source": {"max_record_bytes": 1024}}
-    refused(small.run(), 5, "more than 1024 bytes", "partition 1, offset 0")
-    small.settings = SMALL
-    assert small.ran().document["records_read"] == 1
-    assert sum(small.in_table().values()) == 1
 
 
 def test_a_run_with_nothing_new_starts_no_process_and_loads_neither_spark_nor_the_compiler(

@@ -24,7 +24,7 @@ from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.group_readers import GroupReader, all_read_once
-from tests.system.sessions import lose_session
+from tests.system.driving import lose_session
 
 PARTITIONS = 4
 LOGS = [TopicPartition("clicks", number) for number in range(PARTITIONS)]

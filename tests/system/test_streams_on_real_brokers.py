@@ -26,7 +26,6 @@ from tests.system.other_members import another_member
 
 
 def values(consumer: Consumer, count: int) -> list[int]:
-    """Poll until so many values came."""
     found: list[int] = []
     deadline = time.monotonic() + 30
     while len(found) < count and time.monotonic() < deadline:
@@ -36,7 +35,6 @@ def values(consumer: Consumer, count: int) -> list[int]:
 
 @pytest.fixture
 def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
-    """300 numbers in three partitions."""
     name = topic(3)
     host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
     with SimpleConsumer(host, int(port)) as broker:

@@ -100,7 +100,6 @@ def test_the_package_of_the_wheel_answers_where_there_is_no_clone(
 
 
 def send(cluster: EmbeddedCluster, topic: str) -> None:
-    """Send RECORDS records to two partitions."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(RECORDS):
         producer.send(topic, value=b"%d" % n, partition=n % 2)
@@ -165,7 +164,6 @@ def count_rows(folder: Path) -> int:
 
 
 CACHE = {"XDG_CACHE_HOME": str(cache_folder().parent)}
-"""Where the jars are already."""
 
 
 def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> None:

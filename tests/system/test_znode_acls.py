@@ -19,7 +19,6 @@ OPEN = {frozenset({EVERYBODY})}
 
 @pytest.fixture
 def etl(tmp_path: Path) -> Access:
-    """A client with a password."""
     (tmp_path / "secret").write_text("of-znodes")
     return Access(
         auth=Auth(Scheme.DIGEST, "etl", SecretRef("file", str(tmp_path / "secret"))),

@@ -27,7 +27,7 @@ from etl.model.partitions import Committed, TopicPartition
 from etl.model.plans import Plan
 from etl.testkit import cluster as embedded
 from tests.builders import plain_plan
-from tests.system.sessions import lose_session
+from tests.system.driving import lose_session
 
 A, B, C = (TopicPartition("clicks", p) for p in range(3))
 OTHER = TopicPartition("other", 7)

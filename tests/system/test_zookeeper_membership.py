@@ -22,7 +22,7 @@ from etl.ledger.topic_filters import FilterKind, TopicFilter
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerFamily, TopicPartition
 from etl.testkit.server_process import wait_until
-from tests.system.sessions import lose_session
+from tests.system.driving import lose_session
 
 GROUP = "group"
 LOGS = [TopicPartition("clicks", p) for p in range(4)]
@@ -33,7 +33,6 @@ Make = Callable[..., ZooKeeperMember]
 
 
 def set_partitions(zookeeper: ZooKeeper, topic: str, count: int) -> None:
-    """Register a topic of so many partitions."""
     path = f"/brokers/topics/{topic}"
     payload = json.dumps({"partitions": {n: [0] for n in range(count)}}).encode()
     if not zookeeper.create(path, payload):
@@ -61,7 +60,6 @@ def make(connect: str, zookeeper: ZooKeeper) -> Iterator[Make]:
 
 @pytest.fixture
 def consumer(connect: str) -> Iterator[ZooKeeper]:
-    """The session of another client."""
     with ZooKeeper(connect) as session:
         yield session
 

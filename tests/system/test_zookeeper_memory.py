@@ -65,7 +65,6 @@ class Side:
             return type(error).__name__
 
     def znodes(self, path: str) -> dict[str, Any]:
-        """Return every znode from there on, with its stat."""
         found = {path: self._plain(self._clients[0].get(path))}
         for name in self._clients[0].get_children(path):
             found |= self.znodes(f"{path}/{name}")
@@ -121,7 +120,6 @@ def test_each_request_has_the_answer_and_the_effect_of_a_real_server(
 
 @pytest.fixture(params=["real", "memory"])
 def pair(request: pytest.FixtureRequest, connect: str) -> Iterator[tuple[ZooKeeper, ZooKeeper]]:
-    """Two sessions of one ZooKeeper."""
     if request.param == "memory":
         memory = Memory()
         yield MemoryZooKeeper(memory), MemoryZooKeeper(memory)

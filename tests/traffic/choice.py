@@ -55,5 +55,4 @@ _OLD: Mapping[str, Traffic] = {JAFKA: JafkaTraffic(), "0.8.2.2": Kafka08Traffic(
 
 
 def traffic_of(cluster: EmbeddedCluster) -> Traffic:
-    """By the version of its brokers."""
     return _OLD.get(cluster.brokers[0].version, ModernTraffic())

@@ -94,7 +94,6 @@ class OldTraffic(ABC):
         partitions, numbers = self.logs(cluster, topic), itertools.count()
 
         def send(messages: Sequence[Message]) -> None:
-            """To one log after the other."""
             turn, at = divmod(next(numbers), len(partitions))
             self.append(partitions[at], self.encode(messages, turn))
 

@@ -6,11 +6,8 @@ import hashlib
 from typing import Any
 
 Message = tuple[bytes | None, bytes | None]
-"""Key and value."""
 Row = tuple[Any, ...]
-"""The place of a record, as `Traffic.place` returns it (partition and offset, mostly), then the
-hash of its value.
-"""
+"""The place of a record (`Traffic.place`), then the hash of its value."""
 
 
 def hash_of(value: bytes | None) -> str:

@@ -47,7 +47,6 @@ class Read(NamedTuple):
     defined: tuple[str, ...]
     raised: tuple[str, ...]
     asserted: tuple[int, ...]
-    """Lines."""
     imported_from: tuple[str, ...]
 
 

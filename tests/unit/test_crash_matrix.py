@@ -13,8 +13,7 @@ import pytest
 from tests.chaos.collected import ALL, ROWS, cases_on
 from tests.chaos.dying_command import function_at
 from tests.chaos.published import Published, PublishedOnStores, rendered
-from tests.chaos.stage import Case, CaseResult, Checked, Stage, checked
-from tests.chaos.writes import WRITES
+from tests.chaos.stage import WRITES, Case, CaseResult, Checked, Stage, checked
 from tests.stores.servers import STORES
 from tests.traffic.rows import Row
 

@@ -167,7 +167,6 @@ def test_each_command_of_a_file_for_deployment_exists(name: str) -> None:
 
 
 def targets_of_make() -> set[str]:
-    """Return the targets of the Makefile."""
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 

@@ -32,7 +32,6 @@ class Written(NamedTuple):
     symbols: dict[str, set[str]]
     """What the module defines or imports, and what each of its classes does."""
     texts: tuple[str, ...]
-    """Docstrings, and others that are statements."""
     spelled: frozenset[str]
     """Every name, and every word of a text of one line."""
 

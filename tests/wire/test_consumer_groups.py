@@ -43,7 +43,6 @@ LOGS = [TopicPartition("clicks", number) for number in range(PARTITIONS)]
 GROUP_MAX_SIZE_REACHED = 81
 of_each = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 of_two = pytest.mark.parametrize("broker", [2], indirect=True)
-"""Of a topic with two partitions."""
 
 
 @pytest.fixture
@@ -86,8 +85,6 @@ def opened(
 
 
 class RebalanceLog(RebalanceListener):
-    """Keeps what it hears."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[str, int]] = []
 
@@ -543,7 +540,6 @@ def test_an_interrupted_member_does_not_wait_for_its_join(broker: FakeCoordinato
 
 
 def owns(consumer: Consumer) -> bool:
-    """Poll until all partitions are assigned."""
     try:
         return wait_until(
             lambda: bool(consumer.poll(0.05, 0)) or consumer.assigned == set(LOGS), 20

@@ -33,7 +33,6 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker
 
 PIPELINE_WORDS = ("on_data_loss", "source.", "etl plans", "CONF", "next run")
-"""What only a pipeline has."""
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,6 @@ def consumer_of(port: Guarded, security: Security, **more: Any) -> SimpleConsume
 
 
 def opened(consumer: SimpleConsumer) -> Any:
-    """The connection that it has."""
     found = consumer._exchange._open
     assert found is not None
     return found[0]

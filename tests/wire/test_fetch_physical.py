@@ -126,13 +126,11 @@ def test_a_lost_end_is_reported_or_skipped(brokers: Brokers) -> None:
 
 
 def nothing(connection: socket.socket, frame: bytes) -> None:
-    """An answer without an error and without a byte."""
     del frame
     connection.sendall(b"\0\0\0\2\0\0")
 
 
 def some_bytes(connection: socket.socket, frame: bytes) -> None:
-    """Less than a message."""
     connection.sendall(b"\0\0\0\x08" + frame[4:12])
 
 
@@ -210,7 +208,6 @@ def test_expired_bytes_prove_nothing(brokers: Brokers) -> None:
 
 
 def refused(connection: socket.socket, frame: bytes) -> None:
-    """The error code -1."""
     del frame
     connection.sendall(b"\0\0\0\2\xff\xff")
 

@@ -38,7 +38,6 @@ DEMO, OTHER = TopicPartition("demo", 0), TopicPartition("demo", 1)
 
 @pytest.fixture
 def impatient(broker: FakeBroker) -> Iterator[SimpleConsumer]:
-    """One that gives up soon."""
     with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.5) as connected:
         yield connected
 

@@ -61,7 +61,6 @@ def stage(broker: FakeCoordinator) -> Stage:
 
 @pytest.fixture(params=[CLASSIC, CONSUMERS])
 def either(request: pytest.FixtureRequest, broker: FakeCoordinator) -> Stage:
-    """Of each protocol."""
     return stage_on(broker, request.param)
 
 

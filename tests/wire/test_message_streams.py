@@ -69,7 +69,6 @@ def connector(
 
 
 def streamed(here: ConsumerConnector, **given: Any) -> MessageStream:
-    """The one stream of the topic."""
     (stream,) = here.create_message_streams({"clicks": 1}, **{"timeout_s": 20, **given})["clicks"]
     return stream
 

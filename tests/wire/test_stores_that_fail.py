@@ -25,7 +25,6 @@ from tests.stores.servers import STORES, StoreServer
 from tests.stores.way import FaultyWay, Rule
 
 ROWS = 15
-"""Of each plan."""
 
 
 class Place:
@@ -55,14 +54,12 @@ class Place:
         return DeltaTable(self.path, storage_options=self._store.options())
 
     def files(self) -> list[str]:
-        """All that lies in the table's folder."""
         found = open_log(self.path).get_file_info(
             fs.FileSelector("", recursive=True, allow_not_found=True)
         )
         return [one.path for one in found]
 
     def rows(self) -> int:
-        """All of them."""
         return int(self.table().to_pyarrow_table(columns=["offset"]).num_rows)
 
 

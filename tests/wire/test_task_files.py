@@ -172,7 +172,6 @@ def evens_twice(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Fails after the first batch."""
     if batch.num_rows and batch["offset"][0].as_py() >= 10:
         raise ValueError("no luck")
     return batch

@@ -37,7 +37,6 @@ from etl.report.verify import Proof
 LOG = TopicPartition("clicks", 0, 1)
 AUDITED = AuditedPartition(LOG)
 Message = tuple[int, int]
-"""Entry and index."""
 
 
 def scan_intervals(expected: Expected, messages: Iterable[Message]) -> list[EntryInterval]:

@@ -30,7 +30,6 @@ class Full(io.StringIO):
         self.error = error
 
     def write(self, text: str) -> int:
-        """Refused."""
         raise self.error
 
 

@@ -47,7 +47,6 @@ class Run:
 
     @property
     def words(self) -> list[str]:
-        """The printed lines without their times."""
         return [line.partition(" etl: ")[2] for line in self.printed]
 
 

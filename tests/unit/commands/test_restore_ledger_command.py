@@ -176,7 +176,6 @@ REPLACES = "replaces the plan: clicks 0: its range starts at 0, and the log now 
 NOT_MOVED, NOT_APPENDED = "offset not moved", "plan not appended"
 BEHIND = "ledger behind the table"
 LOADED = list(enumerate((5, 3, 4)))
-"""The loaded-until offset of each partition."""
 MENDED: dict[Callable[[], Outside], tuple[Settings, str | None, list[Any], str | None]] = {
     loaded: (SETTINGS, RECORDED, [], None),
     with_offsets_not_moved: (SETTINGS, RECORDED, [(2, None, 4, 4, NOT_MOVED)], MOVES),

@@ -23,8 +23,16 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from tests.fakes.stories import SETTINGS, outside_of, run
-from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
+from tests.fakes.stories import (
+    ENDED,
+    OLD,
+    SETTINGS,
+    loaded_by_another,
+    old_pipeline,
+    outside_of,
+    run,
+    snapshot_of,
+)
 
 AUDITED = AuditedPartition(TopicPartition("clicks", 0))
 RETIRED = Ledger("u", retired=Retirement("taken over", 1, "new/clicks"))

@@ -41,15 +41,19 @@ from tests.builders import changed, kafka_named, with_facts
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
 from tests.fakes.stories import (
+    ENDED,
     LOGS,
+    OLD,
     SETTINGS,
     crash_at,
     grow,
+    loaded_by_another,
+    old_pipeline,
     outcomes,
     outside_of,
     run,
+    snapshot_of,
 )
-from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 from tests.fakes.world import Crash, When
 
 
@@ -87,7 +91,6 @@ def inherited(
 
 
 def inherited_plan(outside: Outside) -> Plan:
-    """The plan that `pipelines inherit` stores."""
     return inherited(outside.others[0], FirstRun(), snapshot_of(outside))
 
 

@@ -63,8 +63,6 @@ class Situation:
 
 
 class Watched(FakeWorld):
-    """Keeps how each plan was read."""
-
     def __init__(self, situation: Situation) -> None:
         super().__init__(situation.outside, situation.settings)
         self.found, self.conf = situation.found, situation.settings

@@ -26,7 +26,6 @@ ZOOKEEPER, KAFKA, DUAL = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA, Offsets
 
 
 def plan_at(storage: OffsetsStorage, seen: Committed, position: int = 800) -> Plan:
-    """A plan with one log."""
     return with_id(
         changed(
             plain_plan(12),

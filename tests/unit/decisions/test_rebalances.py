@@ -31,14 +31,10 @@ Owners = tuple[int | None, ...]
 
 
 class Kind(IntEnum):
-    """The kinds of actors."""
-
     OURS, OLD, CLAIMER = range(3)
 
 
 class Old(IntEnum):
-    """What an old consumer does next."""
-
     RELEASE, LOOK, CLAIM, UNDO, REST = range(5)
 
 

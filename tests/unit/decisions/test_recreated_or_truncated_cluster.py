@@ -15,8 +15,17 @@ from etl.model.plans import Plan
 from etl.report.run_progress import Outcome
 from tests.builders import kafka_named, plain_plan, with_facts, with_keys
 from tests.fakes.outside import CLUSTER, Outside
-from tests.fakes.stories import SETTINGS, grow, outcomes, outside_of, run
-from tests.fakes.takeovers import ENDED, loaded_by_another, old_pipeline, snapshot_of
+from tests.fakes.stories import (
+    ENDED,
+    SETTINGS,
+    grow,
+    loaded_by_another,
+    old_pipeline,
+    outcomes,
+    outside_of,
+    run,
+    snapshot_of,
+)
 
 ID, OTHER_ID = "fZ775keoRQSq2lvL-8eQiw", "b2pZnT1jQ5yKp0aXc3vWmA"
 

@@ -203,7 +203,6 @@ PHYSICAL = settings_of(
 
 
 def physical(bounds: Mapping[TopicPartition, tuple[int, ...]]) -> Snapshot:
-    """Logs with these boundaries."""
     extents = {
         partition: PartitionOffsets(found[0], found[-1], boundaries=found)
         for partition, found in bounds.items()

@@ -30,7 +30,6 @@ from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
 
 
 def one_row_of_nulls() -> pa.RecordBatch:
-    """One row of nulls and noughts."""
     filled = {"topic": ["t"], "partition": [0], "offset": [0], "incarnation": [0]}
     return pa.record_batch(
         [pa.array(filled.get(field.name, [None]), field.type) for field in arrow_schema()],
@@ -148,7 +147,6 @@ OTHER = "offset-range-etl/cluster/group/other"
 
 
 def appended_by_another(path: str, table_id: str | None = None) -> None:
-    """A plan of another pipeline."""
     plan = plan_of(table_id=table_id)
     append(Load(ArrowWriter(), Tasks(plan)), plan, Destination(path, OTHER))
 

@@ -30,7 +30,6 @@ BOUNDS = ("minValues", "maxValues")
 def rows(
     offsets: Sequence[int], timestamps: Sequence[int | None] | None = None, **columns: Any
 ) -> pa.RecordBatch:
-    """Rows of the raw table, one for each offset."""
     zeros = [0] * len(offsets)
     values: dict[str, Any] = {
         "key": [None] * len(offsets),

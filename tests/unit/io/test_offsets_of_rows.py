@@ -24,7 +24,6 @@ LOG = TopicPartition("clicks", 0)
 
 
 def rows(*of: tuple[str | None, int | None, int | None], **more: Sequence[Any]) -> pyarrow.Table:
-    """(topic, partition, offset)."""
     topics, partitions, offsets = zip(*of, strict=True)
     columns = {
         "topic": pyarrow.array(topics, pyarrow.string()),

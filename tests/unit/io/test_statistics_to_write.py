@@ -321,9 +321,7 @@ def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
 
 
 def statistics_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The statistics of the files that these batches become, a row group each. There may be one for
-    each batch: the first one lacks columns that it has no value in.
-    """
+    """Statistics of the files that these batches become, a row group each."""
     with TemporaryDirectory() as folder:
         schema = batches[0].schema
         options = FileOptions(folder, tuple(schema.names), row_group_bytes=1, schema=schema)

@@ -18,9 +18,8 @@ from etl.ledger.registrations import (
 )
 from etl.ledger.topic_filters import FilterKind, TopicFilter, cleaned, java_pattern
 from etl.model.partitions import BrokerFamily
-from tests.groups.filters import in_python
 from tests.groups.golden import golden
-from tests.groups.random_patterns import NAMES, pattern_of
+from tests.groups.random_patterns import NAMES, in_python, pattern_of
 
 TOPICS = ("clicks", "clicks-eu", "orders", "__consumer_offsets")
 STATIC = b'{"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1446000000000"}'

@@ -27,7 +27,7 @@ from etl.kafka.request_values import (
 from etl.kafka.versions import Api
 from etl.model.partitions import TopicPartition
 from tests.fuzz import seeds
-from tests.groups.answers import plain_answer
+from tests.groups.coordinator_golden import plain_answer
 
 LOGS = frozenset({TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)})
 TOPICS = Subscription(("a", "b"))

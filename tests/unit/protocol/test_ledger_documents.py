@@ -35,7 +35,6 @@ def stored(kind: type[Any], document: Any) -> bytes:
 
 
 def changed(value: Any, name: str, content: Any) -> Any:
-    """Its document with another member."""
     return {**json.loads(text_of(render(value))), name: content}
 
 

@@ -71,7 +71,6 @@ def plan_without_id(partitions: int) -> Plan:
 
 
 def turn(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The same in another order."""
     return dict(reversed(list(mapping.items())))
 
 

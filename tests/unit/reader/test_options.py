@@ -71,7 +71,6 @@ OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 
 
 def each(*offsets: int) -> str:
-    """An offset for each partition."""
     return json.dumps({"clicks": {str(number): offset for number, offset in enumerate(offsets)}})
 
 

@@ -1,14 +1,19 @@
-"""The Prometheus metrics of a run: parsed by Prometheus' own client, correct sums, bounded size."""
+"""The metrics of a run, and the dashboard of the docs, which uses them."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from etl.errors import NotOurTable, Owned, TableUnreachable
-from etl.model.partitions import OldestRecord, Retention, TopicPartition
+from etl.model.partitions import OldestRecord, RebalanceStatistics, Retention, TopicPartition
+from etl.model.plans import Requests
 from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
 from etl.report.lag import PausedPartitions
@@ -48,7 +53,6 @@ def labelled_metrics(
 
 
 def looked(extents: Mapping[TopicPartition, tuple[int, int]], **changes: object) -> Report:
-    """A run that looked, and ended."""
     report = new_report()
     see(report, plain_snapshot(extents, ledger=Ledger("u", None), **changes))
     report.finished(BEGAN_MS + 1000)
@@ -204,3 +208,48 @@ def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_al
     report.finished(now_ms)
     assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
     assert metrics_of(report, now_ms=now_ms, per_partition=False, last_success_s=None)
+
+
+DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana" / "pipelines.json"
+DOCUMENT: dict[str, Any] = json.loads(DASHBOARD.read_text())
+EXPRESSIONS = [target["expr"] for panel in DOCUMENT["panels"] for target in panel["targets"]]
+CHOICES = [
+    one["query"]["query"] for one in DOCUMENT["templating"]["list"] if one["type"] == "query"
+]
+NAME = re.compile(rf"\b{PREFIX}(\w+)")
+
+
+def written() -> str:
+    """The file of a run that left some of a topic, so that every metric has a sample."""
+    partition = TopicPartition("clicks", 0)
+    retention = {"clicks": Retention(ms=3_600_000, bytes=10_000)}
+    report = loaded(1, left={0: 50}, bytes_per_offset={partition: 10.0}, retention=retention)
+    report.settings = plain_settings()
+    report.oldest = {partition: OldestRecord(BEGAN_MS)}
+    report.asked_by_driver = {"h:9092": Requests(1, 0.5, 10, 20)}
+    report.membership = RebalanceStatistics(1, 0.5, heartbeat_age_s=1.0)
+    pause = Pause("clicks", partition, "broken", "kim@host", 5)
+    report.paused = (PausedPartitions((pause,), (partition,), 50, 7.0),)
+    return metrics_of(report, now_ms=BEGAN_MS + 60_000, per_partition=False, last_success_s=None)
+
+
+def test_a_run_that_leaves_some_has_a_sample_of_every_metric() -> None:
+    assert set(re.findall(rf"^{PREFIX}(\w+){{", written(), re.MULTILINE)) == HELP.keys()
+
+
+@pytest.mark.parametrize("requested", [*EXPRESSIONS, *CHOICES])
+def test_a_panel_queries_only_metrics_and_labels_that_a_run_writes(requested: str) -> None:
+    names, file = NAME.findall(requested), written()
+    assert names
+    for name, labels in re.findall(rf"\b{PREFIX}(\w+)(?:{{([^}}]*)}})?", requested):
+        [line, *_] = [one for one in file.splitlines() if one.startswith(f"{PREFIX}{name}{{")]
+        assert all(f'{label}="' in line for label in re.findall(r"(\w+)[=!]~?", labels)), line
+    grouped = re.findall(r"by \(([^)]*)\)", requested)
+    assert all(f'{label.strip()}="' in file for labels in grouped for label in labels.split(","))
+
+
+def test_every_panel_has_the_data_source_that_is_chosen_and_a_title_of_its_own() -> None:
+    panels = DOCUMENT["panels"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
+    for key in ("id", "title"):
+        assert len({panel[key] for panel in panels}) == len(panels)

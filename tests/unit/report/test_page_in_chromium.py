@@ -48,7 +48,6 @@ REPORTS: dict[str, Callable[[], Report]] = {
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all pages."""
     with chromium(tmp_path_factory.mktemp("chromium")) as running:
         yield running
 

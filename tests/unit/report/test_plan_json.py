@@ -187,7 +187,6 @@ def kept_of(plan: Plan) -> Plan:
 
 
 def kept_of_result(applied: CommitResult) -> CommitResult:
-    """All but the gaps."""
     return replace(
         applied,
         results=tuple(

@@ -74,8 +74,6 @@ def test_durations_are_formatted_with_units(seconds: float, words: str) -> None:
 
 
 class Clock:
-    """A clock that advances on request."""
-
     def __init__(self) -> None:
         self.now = 100.0
 

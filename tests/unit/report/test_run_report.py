@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from etl.errors import EtlError, Stopped, TableUnreachable
+from etl.io.process import RequestMeter
+from etl.ledger.documents import CODEC
 from etl.model.partitions import (
     Broker,
     Committed,
     Leader,
     OpenTransaction,
     PartitionOffsets,
+    RebalanceStatistics,
     TopicPartition,
 )
 from etl.model.plans import (
@@ -28,14 +32,18 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     RangeResult,
+    Requests,
+    since,
+    together,
 )
 from etl.model.snapshot import FirstRun, Ledger, PipelineState, Snapshot, UpToDate
+from etl.report import run_progress
 from etl.report.describe import describe_open, describe_uncounted, describe_who_skipped, format_time
 from etl.report.metrics import metrics_of
 from etl.report.page import page_of
 from etl.report.plan_json import describe_plan
 from etl.report.run_history import outdated
-from etl.report.run_progress import Outcome, Process, Verb
+from etl.report.run_progress import HELP, OTHERS, Executed, Outcome, Process, Statistics, Verb
 from etl.report.run_report import Report
 from tests.builders import changed, plain_plan, plain_settings, plain_snapshot, with_facts
 
@@ -390,3 +398,100 @@ def test_a_run_that_was_killed_leaves_a_report_that_names_its_process_and_claims
     assert [document[name] for name in unknown] == [None] * 6
     assert (document["outcomes"], document["lag"]) == ([], [])
     assert list(document["seconds"]) == [verb.value for verb in Verb]
+
+
+OF_ONE, OF_ANOTHER = Requests(2, 0.5, 10, 100), Requests(1, 0.25, 5, 50)
+
+
+def test_requests_are_added_by_broker_and_what_came_since_is_the_difference() -> None:
+    assert together([{"h:1": OF_ONE}, {"h:1": OF_ANOTHER, "h:2": OF_ANOTHER}]) == {
+        "h:1": Requests(3, 0.75, 15, 150),
+        "h:2": OF_ANOTHER,
+    }
+    assert since(
+        {"h:1": OF_ANOTHER, "h:2": OF_ONE},
+        {"h:1": Requests(3, 0.75, 15, 150), "h:2": OF_ONE, "h:3": OF_ANOTHER},
+    ) == {
+        "h:1": OF_ONE,
+        "h:3": OF_ANOTHER,
+    }
+
+
+def test_a_meter_loses_no_request_of_several_threads() -> None:
+    meter = RequestMeter()
+
+    def ask() -> None:
+        for _ in range(500):
+            meter.add("h:1", OF_ANOTHER)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert meter.counts() == {"h:1": Requests(2000, 500.0, 10_000, 100_000)}
+
+
+def executed(*results: RangeResult, topics: int = 1) -> Executed:
+    ranges = tuple(
+        OffsetRange(TopicPartition(f"t{i % topics}", i), 0, 10) for i in range(len(results))
+    )
+    plan = plain_plan(ranges=ranges)
+    return Executed(plan, CommitResult(1, plan.id, 1, "t", results))
+
+
+def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_sender() -> None:
+    one = executed(
+        RangeResult(rows=7, fetched_bytes=70, requests=(("h:1", OF_ONE),)),
+        RangeResult(rows=3, fetched_bytes=30, requests=(("h:1", OF_ANOTHER), ("h:2", OF_ANOTHER))),
+        RangeResult(rows=5, fetched_bytes=500),
+        topics=2,
+    )
+    membership = RebalanceStatistics(2, 1.5, heartbeat_age_s=0.5)
+    plans = [one, Executed(plain_plan(2)), executed(NOT_COUNTED)]
+    reported = Statistics(plans, {"h:1": OF_ANOTHER}, 3, membership).as_json()
+    assert reported["topics"] == [
+        {"topic": "t0", "messages": 12, "rows": None, "bytes": 570},
+        {"topic": "t1", "messages": 3, "rows": 3, "bytes": 30},
+    ], "the rows of one range are not known"
+    assert [tuple(broker.values()) for broker in reported["brokers"]] == [
+        ("driver", "h:1", 1, 0.25, 5, 50),
+        ("tasks", "h:1", 3, 0.75, 15, 150),
+        ("tasks", "h:2", 1, 0.25, 5, 50),
+    ]
+    assert reported["commits"] == {"table": 2, "offsets": 3}
+    assert reported["membership"]["heartbeat_age_s"] == 0.5
+    assert Statistics([executed(NOT_COUNTED)]).as_json()["membership"] is None
+
+
+def test_requests_of_a_range_are_not_stored() -> None:
+    stored = CommitResult(1, "id", 1, "t", (RangeResult(rows=1, requests=(("h:1", OF_ONE),)),))
+    [kept] = CODEC.read(CommitResult, CODEC.write(stored)).results
+    assert kept == RangeResult(rows=1)
+
+
+def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_progress, "MOST", 2)
+    requests = [((f"h:{n}", replace(OF_ONE, seconds=float(n))),) for n in range(5)]
+    results = [RangeResult(n, 10 * n, requests=requests[n]) for n in range(5)]
+    found = Statistics([executed(*results, topics=5)])
+    assert found.topics == {
+        "t4": {"messages": 4, "rows": 4, "bytes": 40},
+        "t3": {"messages": 3, "rows": 3, "bytes": 30},
+        OTHERS: {"messages": 3, "rows": 3, "bytes": 30},
+    }
+    assert list(found.brokers["tasks"]) == ["h:4", "h:3", OTHERS]
+    assert found.brokers["tasks"][OTHERS]["answers"] == 6
+
+
+def test_samples_of_a_membership_are_there_where_the_run_is_a_member() -> None:
+    results = RangeResult(requests=(("h:1", OF_ONE),))
+    membership = RebalanceStatistics(1, 1.0, heartbeat_age_s=1.0)
+    full = Statistics([executed(results)], {"h:2": OF_ANOTHER}, 1, membership)
+    names, without = (
+        {name for name, _, _ in one.samples()} for one in (full, replace(full, membership=None))
+    )
+    assert names == HELP.keys()
+    assert {name for name in HELP if "rebalance" in name or "heartbeat" in name} <= names - without

@@ -68,7 +68,6 @@ def started(*ends: int) -> Outside:
 
 
 def reject_twice(outside: Outside) -> None:
-    """What must hold at every moment."""
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
@@ -548,7 +547,6 @@ def test_each_plan_is_loaded_under_a_driver_lock_of_its_own() -> None:
 
 
 def intervals_of(outside: Outside, name: str = "old") -> set[tuple[tuple[int, int], ...]]:
-    """The requested intervals of the partitions."""
     requested = BackfillStore(outside.ledger).read(name)
     assert requested
     return set(requested.intervals.values())

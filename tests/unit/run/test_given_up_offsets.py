@@ -174,9 +174,7 @@ WAYS = {
     ),
     "supersede of a plan that can be read": Way(nothing, supersede),
 }
-"""Of what stays where it was (no leader, paused, owned, no topic of the conf) nothing is given up:
-see the tests below.
-"""
+"""Offsets of partitions that are left out are not given up: see the tests below."""
 
 
 def losses_of(outside: Outside) -> list[Loss]:

@@ -33,9 +33,7 @@ from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.world import FakeWorld
 
 EXAMPLES, LONG_EXAMPLES, STEPS = 250, 1500, 20
-"""Histories of the law and of each mutant, those of the rarer mutants, and rules in each. The law
-holds in all of them.
-"""
+"""Histories of the law and of each mutant, of the rarer mutants, and rules in each."""
 PLANS_KEPT = 3
 """Few, so that plans are folded into loaded intervals while drivers crash and sleep."""
 
@@ -197,7 +195,7 @@ LONG_MUTANTS: dict[str, tuple[Patch, ...]] = {
 Not found in 1,500 histories, so not here: a plan stored or replaced over another one (the table's
 transaction version keeps the second one out), the epochs of record batches beside those of leaders,
 and an older copy of the table that is put back
-during a run (`test_removed_rows` has that).
+during a run (`test_recreated_during_a_run` has that).
 """
 
 

@@ -51,7 +51,6 @@ STORE = {"access_key": "${env:A_PASSWORD}", "secret_key": "${file:/run/secrets/s
 
 
 def conf(**sections: Any) -> dict[str, Any]:
-    """The least conf with these sections."""
     return {
         "pipeline": "clicks",
         "group": "g",

@@ -97,7 +97,6 @@ def parse(text: str) -> Settings:
 
 
 def conf_with(folder: Path, **sections: Any) -> Path:
-    """A file with the least conf and these sections."""
     path = folder / "clicks.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(LEAST), **sections}))
     return path

@@ -1,8 +1,4 @@
-"""Which tests stay on one worker of CI: those of a file; of `tests/brokers`, those on one release
-with servers that start once.
-
-And which come first.
-"""
+"""Which tests stay on one worker of CI (a file, or a release of the brokers), and which come first."""
 
 from __future__ import annotations
 

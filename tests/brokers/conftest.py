@@ -14,6 +14,8 @@ from etl.testkit.brokers import DEFAULT_VERSION, RELEASES
 from tests.brokers.compiling import IN_THE_GATE
 from tests.brokers.stage import JafkaStage, KafkaStage, begin
 from tests.brokers.writing import ForeignPipeline
+from tests.fakes.worker_here import work_here
+from tests.system.driving import WITHOUT_SPARK
 
 VERSIONS = [
     pytest.param(version, marks=[] if version in IN_THE_GATE else pytest.mark.brokers)
@@ -37,13 +39,16 @@ def make_pipeline(
     spark: SparkSession,
     unused_group: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., ForeignPipeline]:
-    """`make_pipeline(source={...})`: a pipeline on a new topic, with its own group and folder."""
+    """`make_pipeline(source={...})`: a pipeline on a new topic; its runs need no Spark."""
+    work_here(monkeypatch)
 
     def make(*, source: dict[str, Any] | None = None, **settings: Any) -> ForeignPipeline:
         merged = {**settings, **stage.conf, "source": {**stage.conf["source"], **(source or {})}}
+        topic, everywhere = stage.new_topic(), WITHOUT_SPARK
         return ForeignPipeline(
-            stage.cluster, tmp_path, stage.new_topic(), unused_group, merged, stage=stage
+            stage.cluster, tmp_path, topic, unused_group, merged, everywhere=everywhere, stage=stage
         )
 
     return make

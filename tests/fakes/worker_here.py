@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.model.columns import raw_columns
@@ -22,9 +22,11 @@ from etl.reader.query_ranges import ReadOptions, Task, tasks_of_ranges
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from tests.fakes.broker import FakeBroker
 
+if TYPE_CHECKING:
+    import pytest
+
 
 def reading_from(broker: FakeBroker, **changed: Any) -> ReadOptions:
-    """How tasks read from a broker."""
     reading = ReadOptions(
         fetch=FetchOptions(
             bootstrap=((broker.host, broker.port),),
@@ -68,7 +70,6 @@ class WorkerHere:
         """It has the zone of this process."""
 
     def answer(self, order: Order) -> Written | Failed:
-        """What the order came to."""
         found: Written | Failed = pickle.loads(
             pickle.dumps(done(pickle.loads(pickle.dumps(order))))
         )
@@ -80,3 +81,9 @@ class WorkerHere:
     def end(self) -> None:
         """Hang up on the brokers, as a process that ends does."""
         IDLE_CONNECTIONS.close()
+
+
+def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without Spark make their rows in this process."""
+    monkeypatch.setattr("etl.run.read_rows.cores", lambda: 1)
+    monkeypatch.setattr("etl.reader.local_workers.Worker", WorkerHere)

@@ -1,8 +1,5 @@
-"""`python -m tests.stores.notebook EVENTS URL [REGEX]`: a session that existed before, which then
-gets access to a table's store.
-
-Its event log is in the directory EVENTS. The key of the store is in the variable of the tests'
-stores.
+"""`python -m tests.stores.notebook EVENTS URL [REGEX]`: a session that existed before gets access to
+a table's store. EVENTS is the directory of its event log.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.fakes.worker_here import WorkerHere
+from tests.fakes.worker_here import work_here
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 
 # Without `site`, .pth files are not read, and through such a file an editable install puts this
@@ -48,13 +48,11 @@ def server() -> Iterator[embedded.ZooKeeper]:
 
 @pytest.fixture
 def connect(server: embedded.ZooKeeper) -> str:
-    """A chroot of this test that does not exist yet."""
     return f"{server.connect}/{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def zookeeper(connect: str) -> Iterator[ZooKeeper]:
-    """A session under it."""
     with ZooKeeper(connect) as session:
         session.ensure("/")
         yield session
@@ -65,8 +63,7 @@ def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Whether the test is marked so. Its rows are then made in this process."""
     is_marked = request.node.get_closest_marker("without_spark") is not None
     if is_marked:
-        monkeypatch.setattr("etl.run.read_rows.cores", lambda: 1)
-        monkeypatch.setattr("etl.reader.local_workers.Worker", WorkerHere)
+        work_here(monkeypatch)
     return is_marked
 
 

@@ -23,6 +23,7 @@ from etl.decide.loaded_intervals import (
     Ancestry,
     ancestry,
     merged_holes,
+    result_of_unknown_plan,
     spans_of,
     subtract_intervals,
 )
@@ -95,9 +96,14 @@ def loaded_plans(
     """
     versions = {plan.number: plan.table.transaction_version for plan, _ in ledgers.kept}
     led = ancestry(versions, table.transaction_version or 0)
+    newest = max(versions, default=0)
     found = []
     for plan, recorded in ledgers.kept:
         if recorded is None and plan.number not in led.numbers:
+            continue
+        if recorded is None and plan.number < newest:
+            unknown = result_of_unknown_plan(plan)
+            found.append(Loaded(plan, unknown, was_recorded=True, is_given_up=True))
             continue
         applied = recorded or services.recount(plan)
         if applied is None:

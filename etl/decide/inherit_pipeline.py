@@ -26,7 +26,7 @@ from etl.decide.loaded_intervals import first_gap
 from etl.decide.member_offsets import reject_replacing
 from etl.decide.offsets import pending_partitions, starts_of
 from etl.decide.plan import shape_of_rows
-from etl.decide.reconcile import compare, is_of_another_era
+from etl.decide.reconcile import compare, is_of_another_era, is_unidentified
 from etl.decide.recreated_or_truncated import (
     creations_to_record,
     is_creation_id,
@@ -215,7 +215,7 @@ def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | N
         in_table = table.transaction_version or 0
     if is_of_another_era(snapshot.ledger, table):
         return state_of_own_ledger(snapshot)
-    if newest is None or newest.number < in_table:
+    if newest is None or newest.number < in_table or is_unidentified(snapshot.ledger, table):
         return None
     state = compare(snapshot.ledger, table, settings.table.place)
     if isinstance(state, RebuildFromTable):

@@ -24,6 +24,7 @@ from etl.decide.run_requests import TimeInterval, is_reached, run_key_to_record,
 from etl.errors import LedgersDisagree
 from etl.model.partitions import TopicPartition, in_order, select_keys
 from etl.model.plans import (
+    NOT_COUNTED,
     CommitResult,
     OffsetRange,
     Plan,
@@ -336,6 +337,15 @@ def fold(
         vanished=(*loaded_intervals.vanished, *plan.losses.stale_rows),
         unproven_through=unproven_through,
     )
+
+
+def result_of_unknown_plan(plan: Plan) -> CommitResult:
+    """Return the result of a plan without one that a later plan followed: it is given up.
+
+    The ledger was restored from the rows, since the table may have another plan of its number.
+    """
+    uncounted = (NOT_COUNTED,) * len(plan.ranges)
+    return CommitResult(plan.number, plan.id, 0, "", uncounted)
 
 
 def _loaded_by(plan: Plan, applied: CommitResult) -> dict[TopicPartition, list[Interval]]:

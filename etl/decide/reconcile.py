@@ -15,6 +15,7 @@ application id, and B the value of D when plan N was made. Plan N is in the tabl
     N        D >= N, an offset may be of a     OffsetMoved: following would skip records
              partition before its reset
     N        D = N, another plan's id          RebuildFromTable: ledger restored from an old copy
+    N        D = N, id unknown, no result      LedgersDisagree: it may be another plan N
     N, none  D > N                             RebuildFromTable: ledger lost, or an old copy
     N, none  the same, commit not in the log   LedgersDisagree
     N        D = B, no table when N was made,  Supersede: the same number for the new table
@@ -388,6 +389,7 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
         )
         return Supersede(plan, reason)
     _reject_another_table(ledger, plan, table, in_table)
+    _reject_unidentified(ledger, plan, table)
     if in_table == number:
         return UpToDate(plan, plan.loaded_until)
     # Not number - 1: the two differ after an operator accepted a table without these commits.
@@ -545,6 +547,36 @@ def _restore_from(newest: Plan | None, in_table: int, table: Table) -> RebuildFr
         action = _accept_table(table, plan)
         raise LedgersDisagree(message, table_version=version, action=action)
     return RebuildFromTable(plan, UpToDate(plan, plan.loaded_until))
+
+
+def is_unidentified(ledger: Ledger, table: Table | None) -> bool:
+    """True if nothing shows that the table's plan of the newest number is the ledger's.
+
+    The plan has no result, and the table's log no longer has the commit with the plan's id: a
+    ledger that was restored from an old copy may have another plan of this number.
+    """
+    if table is None or table.metadata is not None or ledger.newest is None:
+        return False
+    plan = ledger.newest
+    return table.transaction_version == plan.number and not is_recorded(ledger, plan)
+
+
+def _reject_unidentified(ledger: Ledger, plan: Plan, table: Table | None) -> None:
+    """Reject a plan that may be another one than the table's. Raises LedgersDisagree."""
+    if table is None or not is_unidentified(ledger, table):
+        return
+    message = (
+        f"The table has a plan {plan.number}. Whether it is the plan {plan.number} of ZooKeeper, "
+        "which has no result, is unknown: the table's log no longer has the commit"
+    )
+    action = _without_document(plan)
+    if plan.is_physical:
+        action = (
+            f"{_CHECK_LEDGER}. If it was restored, {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}. If it was "
+            f"not, accept the table: etl table accept-changes CONF {table.version} --reason ...; "
+            f"plan {plan.number} then counts as done"
+        )
+    raise LedgersDisagree(message, table_version=table.version, action=action)
 
 
 def _without_document(newest: Plan | None) -> str:

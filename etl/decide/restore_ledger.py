@@ -64,6 +64,7 @@ from etl.decide.offsets import (
 from etl.decide.partition_owners import leave_to_owners
 from etl.decide.reconcile import (
     compare,
+    is_unidentified,
     naming_table,
     reject_changed_table,
     reject_other_ledger,
@@ -157,7 +158,9 @@ def find_lost_part(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan |
 
 
 def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
-    """Return True if the table has a plan that neither the ledger nor the table's log contains."""
+    """Return True if the table has a plan that neither the ledger nor the table's log contains, or
+    may have one (`is_unidentified`).
+    """
     if table is None:
         return False
     if table.metadata and table.metadata.document is not None:
@@ -166,7 +169,7 @@ def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
     if ledger.newest:
         newest_number = ledger.newest.number
     number_in_table = table.transaction_version or 0
-    return number_in_table > newest_number
+    return number_in_table > newest_number or is_unidentified(ledger, table)
 
 
 def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:

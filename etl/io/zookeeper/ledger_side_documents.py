@@ -102,14 +102,21 @@ def prune(ledger: PlanLedger) -> None:
     ledger.zookeeper.require_session()
     for number in prunable(_plan_sizes(ledger)):
         plan = ledger.read_plan(number)
-        applied = ledger.read_record_of(plan) if plan else None
-        if not plan or not applied:
+        if not plan:
             return
+        pruned = [ledger.paths.plan(number)]
+        recorded = ledger.read_applied(number)
+        if recorded:
+            pruned.append(ledger.paths.applied(number))
         before, version = ledger.read_loaded_intervals_with_version()
-        is_given_up = _is_given_up(ledger, number)
+        if recorded and recorded.is_of(plan):
+            applied = recorded
+            is_given_up = _is_given_up(ledger, number)
+        else:
+            applied = loaded_intervals.result_of_unknown_plan(plan)
+            is_given_up = True
         reached = _loaded_until(ledger) if plan.request.unfinished else {}
         merged = fold(before, plan, applied, is_given_up=is_given_up, reached=reached)
-        pruned = (ledger.paths.plan(number), ledger.paths.applied(number))
         if not ledger.documents.replace(
             ledger.paths.loaded, render(merged), version=version, deleting=pruned
         ):

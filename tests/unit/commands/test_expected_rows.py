@@ -21,9 +21,10 @@ from etl.audit.compare_rows import (
 )
 from etl.commands import expected_rows, lag, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
+from etl.decide import loaded_intervals
 from etl.decide.loaded_intervals import fold
 from etl.errors import Owned
-from etl.io.zookeeper.ledger_side_documents import read_plans_with_results
+from etl.io.zookeeper.ledger_side_documents import prune, read_plans_with_results
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Acknowledgement, Interval, Ledger, LoadedIntervals, Table
 from etl.run.live_services import LiveServices
@@ -107,6 +108,24 @@ def test_rows_that_a_backfill_loaded_again_are_expected_once(
     filled(outside, backfill_request(0, 40), settings=CAPPED, name="jan")
     found = proven(outside, expected)
     assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (45, 0, 0, 0)
+
+
+def test_a_plan_without_result_that_a_later_plan_followed_is_given_up_kept_and_pruned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outside = Outside({LOG: FakeLog(20)})
+    for _ in range(2):
+        run(outside, CAPPED)
+    del outside.applied[1]
+    reported = both_ledgers_of(outside)
+    assert reported.table is not None
+    loaded, _ = loaded_plans(world_of(outside, CAPPED), reported, reported.table)
+    assert [(one.plan.number, one.is_given_up) for one in loaded] == [(1, True), (2, False)]
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
+    prune(outside.ledger)
+    assert outside.ledger.plan_numbers() == [2]
+    kept = outside.ledger.read_loaded_intervals()
+    assert [interval.until_offset for interval in kept.given_up[LOG]] == [10]
 
 
 def test_intervals_with_rows_in_a_lost_table_are_not_expected_in_this_one(

@@ -283,6 +283,11 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
             restored_copy(), finishes=(Outcome.LEDGER_RESTORED,)
         )
     },
+    "N | D = N, id unknown, no result": {
+        "it was not recorded": lambda: Situation(
+            forgotten(crashed("append")), stops=LedgersDisagree
+        )
+    },
     "N, none | D > N": {
         "the ledger was lost": lambda: Situation(
             emptied(loaded()), finishes=(Outcome.PLAN_COMPLETED, Outcome.LEDGER_RESTORED)

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from etl.decide.restore_ledger import Lost, find_lost_part
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, PartitionTruncated, SettingsError
 from etl.ledger.documents import parse
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import CommitResult, Plan
-from etl.model.snapshot import Pause
+from etl.model.snapshot import Acknowledgement, Pause
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
@@ -39,6 +40,7 @@ from tests.fakes.stories import (
     of_both_kinds,
     outcomes,
     outside_of,
+    physical_outside_of,
     reject_broken,
     reject_unfinished,
     run,
@@ -170,20 +172,34 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     assert found == replace(before, results=rows_tell)
 
 
-@of_both_kinds
-def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_rows_of_today(
-    outside_of: OutsideOf,
-) -> None:
+def test_a_plan_without_result_may_be_another_one_than_the_tables_if_its_log_forgot_the_commit() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.applied.clear()
     outside.forgotten_commits = True
+    with pytest.raises(LedgersDisagree, match="is unknown: the table's log no longer") as rejected:
+        run(outside)
+    assert "etl ledger restore CONF" in rejected.value.action and not outside.applied
+    snapshot = FakeWorld(outside, SETTINGS).observe()
+    assert find_lost_part(snapshot, SETTINGS) == (Lost.PLANS, None)
+
+
+def test_such_a_plan_of_jafka_counts_as_done_once_the_table_is_accepted() -> None:
+    outside = physical_outside_of(5, 3, 4)
+    run(outside)
+    outside.applied.clear()
+    outside.forgotten_commits = True
+    with pytest.raises(LedgersDisagree, match="is unknown") as rejected:
+        run(outside)
+    table = FakeWorld(outside, settings_for(outside)).observe().table
+    assert table is not None
+    assert f"etl table accept-changes CONF {table.version} " in rejected.value.action
+    outside.acknowledged = Acknowledgement(table.id, table.version, 1, "not restored", 1)
     assert outcomes(run(outside)) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
-    assert (
-        parse(CommitResult, outside.applied[1], path="applied").rows
-        == sum(outside.rows().values())
-        >= 12
-    )
+    recorded = parse(CommitResult, outside.applied[1], path="applied")
+    assert recorded.rows == sum(outside.rows().values()) >= 12
 
 
 class Uncounted(FakeWorld):

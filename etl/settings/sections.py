@@ -306,7 +306,10 @@ class LimitsSettings(Section):
         "offset); null: no limit",
     )
     target_task_bytes: ByteSize = Field(
-        default=choices.TARGET_TASK_BYTES, ge=1, le=INT64, description="Bytes per task"
+        default=choices.TARGET_TASK_BYTES,
+        ge=1,
+        le=INT64,
+        description="Bytes per task; a larger partition is read by several tasks",
     )
     local_below_bytes: ByteSize = Field(
         default=0,

@@ -243,12 +243,12 @@ class TableSettings(Section):
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(
         default=(),
         description="Columns; event_date is built in: the UTC date of timestamp. No binary ones; "
-        "in text columns an empty text reads as null",
+        "in text columns an empty text reads as null. Fixed once the table exists",
     )
     on_rows_removed: OnRowsRemoved = Field(
         default=OnRowsRemoved.FAIL,
-        description="Another writer deleted rows. fail: exit 5; record: record it. RESTORE and "
-        "overwrites always stop",
+        description="Another writer deleted rows. fail: exit 5; record: record it. UPDATE, "
+        "MERGE, RESTORE and overwrites always stop",
     )
     losses_path: str | None = Field(
         default=None,

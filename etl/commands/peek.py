@@ -128,6 +128,8 @@ class PeekedPartition:
         self._first_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
         self._max_bytes = self._first_bytes
         """Size of the next fetch; grows for a large record, and shrinks for a slow line."""
+        self._least_bytes = LEAST_FETCH_BYTES
+        """No smaller fetch: the size of the next record, if a response truncated it."""
         self._idle_since = time.monotonic()
         self._failing_since = math.inf
         self._last_failure: EtlError | None = None
@@ -174,6 +176,7 @@ class PeekedPartition:
 
     def _records_of(self, messages: Messages) -> Iterator[DecodedRecord]:
         self._empty_answers = 0
+        self._least_bytes = LEAST_FETCH_BYTES
         for record in messages:
             if record.offset >= self.extent.end_offset:
                 self.ended = Ended.END
@@ -227,10 +230,10 @@ class PeekedPartition:
         records.
         """
         self._idle_since = time.monotonic()
-        if self._max_bytes <= LEAST_FETCH_BYTES:
+        if self._max_bytes <= self._least_bytes:
             self._note_failure(cut)
             return
-        self._max_bytes = max(LEAST_FETCH_BYTES, self._max_bytes // 2)
+        self._max_bytes = max(self._least_bytes, self._max_bytes // 2)
         self._note_answer()
 
     def _note_answer(self) -> None:
@@ -336,6 +339,7 @@ class PeekedPartition:
                 offset=self.position,
                 action="Raise source.max_batch_bytes",
             )
+        self._least_bytes = max(LEAST_FETCH_BYTES, needed)
         self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
 
     def _wait_ms(self) -> int:

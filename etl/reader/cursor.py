@@ -182,6 +182,8 @@ class Cursor:
         self._fetched_bytes = 0
         self._empty_responses = 0
         self._decoding = False
+        self._least_bytes = LEAST_FETCH_BYTES
+        """No smaller request: the size of the next record batch, if a response truncated it."""
         self._truncated_at = (-1, 0)
         """Position and size of the last response with only a truncated entry (Jafka)."""
         self.cleanup = cleanup
@@ -262,9 +264,9 @@ class Cursor:
 
     def request_less(self) -> bool:
         """Request half of the bytes next time; False if there is no smaller request."""
-        if self.max_bytes <= LEAST_FETCH_BYTES:
+        if self.max_bytes <= self._least_bytes:
             return False
-        self.max_bytes = max(LEAST_FETCH_BYTES, self.max_bytes // 2)
+        self.max_bytes = max(self._least_bytes, self.max_bytes // 2)
         return True
 
     def request_more(self) -> None:
@@ -276,6 +278,7 @@ class Cursor:
         """Move past records that are gone, up to `until_offset`."""
         self._check_idle()
         self.position = min(max(self.position, until_offset), self.range.until_offset)
+        self._least_bytes = LEAST_FETCH_BYTES
         self._reset_waiting()
 
     def _rows(self, decoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -300,6 +303,7 @@ class Cursor:
         next_offset = found.batches[-1].last_offset + 1 if found.batches else self.position
         if next_offset > self.position:
             self._empty_responses = 0
+            self._least_bytes = LEAST_FETCH_BYTES
             self._passed.note(found, self.position)
             self.position = min(next_offset, self.range.until_offset)
         elif fetched.cut is not None:
@@ -362,6 +366,7 @@ class Cursor:
                 " source.max_batch_bytes",
                 **self._place,
             )
+        self._least_bytes = max(LEAST_FETCH_BYTES, needed)
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
 
     def _note_truncated_entry(self, fetched: FetchedPartition, found: tuple[int, int]) -> None:

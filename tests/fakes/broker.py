@@ -975,11 +975,12 @@ def slowly(bytes_per_s: int) -> Act:
 
 
 def stalls_after(count: int) -> Act:
-    """The first `count` bytes of the frame, and no more on this connection."""
+    """The first `count` bytes of a longer frame, and no more on this connection."""
 
     def act(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(frame[:count])
-        connection.recv(1)
+        if len(frame) > count:
+            connection.recv(1)
 
     return act
 

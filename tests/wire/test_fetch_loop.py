@@ -330,6 +330,19 @@ def test_batches_of_a_response_that_the_deadline_cut_are_kept_and_the_next_asks_
     assert broker.wanted == [(0, 2 << 20), (0, 1 << 20), (40, 512 << 10)]
 
 
+def test_a_truncated_message_that_is_larger_than_the_line_carries_ends_the_task() -> None:
+    # Before 0.10.1 brokers cut a message at the requested size, so that the request grows again.
+    with FakeBroker(versions={FETCH: (0, 2)}) as broker:
+        broker.cuts_first_batch = True
+        broker.append("demo", 0, message_bytes(Msg(0, b"x" * 100_000), 0))
+        broker.script[FETCH].extend([stalls_after(90_000)] * 12)
+        settings = {"timeout_s": 0.1, "retry": 1, "fetch_max_bytes": 128 << 10}
+        with pytest.raises(BrokerUnreachable, match="of .* bytes arrived"):
+            Task(broker, [wanted(0, 0, 1)], settings).rows()
+    sizes = [size >> 10 for _, size in broker.wanted]
+    assert sizes == [128, 64, 128, 97]
+
+
 def test_a_log_that_waits_behind_slow_records_of_others_is_not_silent(broker: FakeBroker) -> None:
     for partition in range(4):
         fill(broker, partition, batches=1, size=200)

@@ -32,6 +32,7 @@ from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, never, stalls_after
 from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
+from tests.fakes.message_sets import Msg, message_bytes
 
 HOUR = 1_700_000_000_000
 
@@ -301,6 +302,18 @@ def test_a_line_that_is_too_slow_for_the_least_fetch_is_an_error_with_its_bytes_
     assert "source.fetch_max_bytes" in raised.value.action
     assert "source.request_timeout_s" in raised.value.action
     assert [size >> 10 for _, size in kafka.wanted][:3] == [256, 128, 64]
+
+
+def test_a_truncated_message_that_is_larger_than_the_line_carries_is_an_error() -> None:
+    # Before 0.10.1 brokers cut a message at the requested size, so that the request grows again.
+    with FakeBroker(versions={FETCH: (0, 2)}) as broker:
+        broker.cuts_first_batch = True
+        broker.append("clicks", 0, message_bytes(Msg(0, b"x" * 100_000), 0))
+        broker.script[FETCH].extend([stalls_after(90_000)] * 12)
+        with pytest.raises(BrokerUnreachable, match="of .* bytes arrived"):
+            peeked(broker, source={"request_timeout_s": 0.1}, timeout_s=10)
+    sizes = [size >> 10 for _, size in broker.wanted]
+    assert sizes == [256, 128, 64, 128, 97, 97]
 
 
 def test_a_leader_that_moved_is_found_again(kafka: FakeBroker) -> None:

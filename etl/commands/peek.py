@@ -177,6 +177,7 @@ class PeekedPartition:
     def _records_of(self, messages: Messages) -> Iterator[DecodedRecord]:
         self._empty_answers = 0
         self._least_bytes = LEAST_FETCH_BYTES
+        self._note_answer()
         for record in messages:
             if record.offset >= self.extent.end_offset:
                 self.ended = Ended.END

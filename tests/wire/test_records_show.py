@@ -316,6 +316,15 @@ def test_a_truncated_message_that_is_larger_than_the_line_carries_is_an_error() 
     assert sizes == [256, 128, 64, 128, 97, 97]
 
 
+def test_a_line_that_cuts_every_least_fetch_after_complete_batches_is_no_error(
+    kafka: FakeBroker,
+) -> None:
+    first_batch_ends = 4 + 70 + len(kafka.log("clicks").batches[0])
+    kafka.script[FETCH].extend([stalls_after(first_batch_ends + 10)] * 6)
+    records, _ = peeked(kafka, source={"request_timeout_s": 0.1}, timeout_s=10)
+    assert records == numbers(0, 50)
+
+
 def test_a_leader_that_moved_is_found_again(kafka: FakeBroker) -> None:
     kafka.log("clicks").refusals.extend([6, 5, 6])
     assert peeked(kafka, timeout_s=5)[0] == numbers(0, 50)

@@ -334,9 +334,7 @@ class Fetches:
             return
         answer = found.fetched
         if answer is not None and answer.cut is not None:
-            for progress in partitions:
-                if not progress.note_cut():
-                    progress.lose_leader(answer.cut)
+            _request_less(partitions, answer, answer.cut)
         connection.in_flight = []
         if answer is None:
             yield from self._starts(connection, partitions, found.listed)
@@ -406,6 +404,30 @@ class Fetches:
         for partition in partitions:
             found[partition] = leaders.get(partition) or _no_leader(partition, metadata)
         return found
+
+
+def _request_less(
+    partitions: Collection[RangeProgress], answer: FetchAnswer, cut: EtlError
+) -> None:
+    """Request less of each partition: the deadline cut the response.
+
+    The partition that was cut waits for the next lookup of leaders, so that the leader serves the
+    others meanwhile. It is a failure only if there is no smaller request. If the response ended
+    between partitions, those that did not arrive wait.
+    """
+    arrived = {(fetched.topic, fetched.partition): fetched for fetched in answer.partitions}
+    has_cut_partition = any(fetched.cut is not None for fetched in answer.partitions)
+    for progress in partitions:
+        shrinks = progress.note_cut()
+        fetched = arrived.get((progress.partition.topic, progress.partition.partition))
+        is_whole = fetched is not None and fetched.cut is None
+        is_behind = fetched is None and has_cut_partition
+        if is_whole or is_behind:
+            continue
+        if shrinks:
+            progress.leader = None
+        else:
+            progress.lose_leader(cut)
 
 
 def _is_complete(connection: _Connection) -> bool:

@@ -382,6 +382,24 @@ def test_batches_of_a_response_that_the_deadline_cut_are_returned(kafka: FakeBro
     assert sizes[1] == sizes[0] // 2 and sizes[-1] == sizes[0], "until one arrives whole"
 
 
+def test_a_batch_that_the_line_does_not_carry_is_raised_and_delays_no_other() -> None:
+    with FakeBroker() as broker:
+        broker.append("clicks", 1, encode(Batch(0, [Rec(0, b"x" * 100_000)])))
+        broker.script[FETCH].extend([stalls_after(90_000)] * 40)
+        returned: list[int] = []
+        failures = 0
+        settings = {"request_timeout_s": 0.1, "max_partition_fetch_bytes": 128 << 10}
+        with opened(broker, assigned=[P1, P0], **settings) as consumer:
+            while len(broker.fetched) < 16:
+                if broker.log("clicks").log_end == len(returned):
+                    broker.append("clicks", 0, batch(len(returned)))
+                try:
+                    returned += offsets(consumer.poll(0.5).get(P0, []))
+                except BrokerUnreachable:
+                    failures += 1
+    assert failures and len(returned) >= 16 and returned == list(range(len(returned)))
+
+
 def test_the_throttle_time_of_a_response_that_the_deadline_cut_counts() -> None:
     def throttles_and_stalls(connection: socket.socket, frame: bytes) -> None:
         throttled = frame[:8] + struct.pack(">i", 5000) + frame[12:]

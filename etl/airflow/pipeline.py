@@ -89,7 +89,8 @@ def read_pipeline(conf_file: str | Path) -> Pipeline:
         _text(document, "group.id", path),
         _table_uri(document, file_of_table),
         finds_times=finds_times(
-            _find(document, "source.broker_type"), _find(document, "source.broker_version")
+            _resolved(document, "source.broker_type", path),
+            _resolved(document, "source.broker_version", path),
         ),
     )
 
@@ -129,6 +130,14 @@ def _text(document: Any, key: str, path: Path) -> str:
             action="Check the conf with `etl doctor CONF`",
         )
     return found
+
+
+def _resolved(document: Any, key: str, path: Path) -> Any:
+    """Return the value of an optional key; None if it refers to a variable that is missing here."""
+    try:
+        return resolve(_find(document, key), str(path), key)
+    except SettingsError:
+        return None
 
 
 def _find(document: Any, key: str) -> Any:

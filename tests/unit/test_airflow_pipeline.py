@@ -70,6 +70,8 @@ def test_a_dag_knows_the_same_of_a_conf_file_as_the_command_that_it_starts(conf:
         ("broker_version: '0.10.1'", True),
         ("broker_version: '3.9'", True),
         ("isolation_level: read_committed", True),
+        ("broker_type: '${env:TYPE_HERE}'", False),
+        ("broker_version: '${env:VERSION_HERE}'", False),
     ],
 )
 def test_runs_of_a_dag_end_at_a_time_if_the_brokers_find_times(
@@ -77,6 +79,10 @@ def test_runs_of_a_dag_end_at_a_time_if_the_brokers_find_times(
 ) -> None:
     path = conf_of(tmp_path)
     path.write_text(path.read_text().replace("{topics: [clicks]", "{topics: [clicks], " + source))
+    if "${env:" in source:
+        assert read_pipeline(path).finds_times, "a variable that is missing here counts as null"
+    monkeypatch.setenv("TYPE_HERE", "jafka")
+    monkeypatch.setenv("VERSION_HERE", "0.9")
     assert read_pipeline(path).finds_times is finds_times
     monkeypatch.setenv("NOT_SET_HERE", "localhost:2181")
     assert load_settings(path).source.finds_times is finds_times

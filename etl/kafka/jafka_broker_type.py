@@ -45,6 +45,7 @@ from etl.kafka.broker_type_interface import BrokerProtocol, BrokerType, Greeting
 from etl.kafka.primitives import Reader, Writer
 from etl.kafka.request_values import (
     EARLIEST,
+    INSTEAD_OF_A_TIME,
     LATEST,
     ClusterMetadata,
     EntryLayout,
@@ -258,10 +259,7 @@ def encode_offsets(partition: TopicPartition, time: int, *, most: int = ALL) -> 
         raise SettingsError(
             "A Jafka broker cannot find offsets by time: its search is off by one and returns "
             "a segment too old, or none",
-            action=(
-                "Use earliest, latest or an offset in place of the time "
-                "(source.starting_offsets, --from, --until). Records of Jafka and Kafka 0.7 have no timestamps"
-            ),
+            action=f"{INSTEAD_OF_A_TIME}. Records of Jafka and Kafka 0.7 have no timestamps",
             **partition.place,
         )
     if most < 1:

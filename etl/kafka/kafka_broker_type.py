@@ -38,6 +38,7 @@ from etl.kafka.fetch_messages import (
 )
 from etl.kafka.kafka_group_requests import KafkaGroupRequests
 from etl.kafka.request_values import (
+    INSTEAD_OF_A_TIME,
     ClusterMetadata,
     EpochEndsResponse,
     Fetch,
@@ -241,7 +242,9 @@ class KafkaProtocol(BrokerProtocol):
             return OtherRelease(
                 f"{finding}: to requests of Kafka {configured} it also returns records of "
                 "transactions that were aborted or are still open",
-                action=f"{action}. To load such records, set source.isolation_level: read_uncommitted",
+                action=(
+                    f"{action}. To load such records, set source.isolation_level: read_uncommitted"
+                ),
                 **place,
             )
         return None
@@ -303,9 +306,8 @@ class KafkaProtocol(BrokerProtocol):
                 "Brokers before 0.10.1 cannot find the record of a time: "
                 "they only know when whole segments were written",
                 action=(
-                    "Use earliest, latest or an offset in place of the time "
-                    "(source.starting_offsets, --from, --until). For a run, pass --run-key "
-                    "without --until: set source.broker_version, and Airflow's DAGs do so"
+                    f"{INSTEAD_OF_A_TIME}. For a run, pass --run-key without --until: "
+                    "set source.broker_version, and Airflow's DAGs do so"
                 ),
                 broker=self.address,
             )

@@ -23,6 +23,10 @@ LATEST = -1
 """
 EARLIEST = -2
 """Instead of a time: the log start offset."""
+INSTEAD_OF_A_TIME = (
+    "In place of the time use earliest (source.starting_offsets) or an offset (--from, --until)"
+)
+"""What to do where brokers cannot find the record of a time. `latest` would skip records."""
 _LOGS_NAMED = 5
 _END_OF_TIME = 2**63
 

@@ -23,6 +23,7 @@ from etl.errors import BrokerUnreachable, EtlError, Meaning, OtherRelease, Setti
 from etl.io.brokers.partition_ends import LEADER_WAIT_S, Brokers, OffsetsOfLeaders
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import (
+    INSTEAD_OF_A_TIME,
     LATEST,
     FetchAnswer,
     FetchedPartition,
@@ -301,8 +302,7 @@ def _unconfirmed_error(partition: TopicPartition, leader: Leader) -> SettingsErr
         " finding later ones",
         **partition.place,
         broker=leader.broker,
-        action="Use earliest or an offset in place of the time (source.starting_offsets, --from,"
-        " --until). If the group has a committed offset, a run starts there",
+        action=f"{INSTEAD_OF_A_TIME}. If the group has a committed offset, a run starts there",
     )
 
 

@@ -77,6 +77,7 @@ def test_brokers_before_0_10_1_find_no_time(release: str) -> None:
             {DEMO: EARLIEST, OTHER: 1_700_000_000_000}, Isolation.READ_UNCOMMITTED, {}
         )
     assert "--run-key without --until" in raised.value.action
+    assert "latest" not in raised.value.action, "it would skip the records since that time"
 
 
 def test_a_later_broker_names_one_offset_for_a_time_or_none() -> None:

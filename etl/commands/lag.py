@@ -262,8 +262,8 @@ class TopicsReady:
 def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> TopicsReady:
     """Ask the leaders of all partitions but paused ones for a record at or after a time.
 
-    Partitions of brokers that find no times count as complete by the clock alone. Raises what brokers
-    raise, and SettingsError for partitions that cannot be searched by time, as `moments`.
+    Partitions of brokers that find no times count as complete by the clock alone. Raises what
+    brokers raise, and SettingsError for partitions that cannot be searched by time, as `moments`.
     """
     source = settings.source
     with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
@@ -425,14 +425,15 @@ def _gap_as_json(gap: TableGap) -> dict[str, Any]:
 def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -> TableGaps:
     """Compare the offsets at each time with the loaded offsets of the ledger.
 
-    Raises SettingsError for partitions without timestamps and for too many intervals,
+    Raises SettingsError for brokers that find no times and for too many intervals,
     LedgersDisagree if the table lacks plans of the ledger or others removed rows that nobody
     accepted, and what reading ledgers and brokers raises.
     """
-    if settings.source.is_physical:
+    if not settings.source.finds_times:
+        key = "source.broker_type" if settings.source.is_physical else "source.broker_version"
         raise SettingsError(
-            "Messages of these brokers have no timestamps, so their intervals are unknown",
-            key="source.broker_type",
+            "These brokers cannot find the record of a time, so the intervals are unknown",
+            key=key,
             action="Run `etl verify CONF` and `etl lag CONF`, which compare offsets",
         )
     requested = list(split_into_intervals(whole, every))

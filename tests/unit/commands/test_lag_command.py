@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from etl.commands.lag import first_unread_offsets, lags_of
-from etl.errors import LedgersDisagree
+from etl.commands.lag import find_table_gaps, first_unread_offsets, lags_of
+from etl.decide.run_requests import interval_between
+from etl.errors import LedgersDisagree, SettingsError
 from etl.model.partitions import OldestRecord, Retention, TopicPartition
 from etl.report.lag import Lags
 from etl.settings.sections import Settings
-from tests.builders import plain_snapshot
+from tests.builders import plain_settings, plain_snapshot
 from tests.fakes.outside import Outside
 from tests.fakes.planning import A, B, snapshot_of
 from tests.fakes.planning import settings_of as plan_settings
@@ -49,6 +51,22 @@ def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_report
     totals = {"partitions": 3, "partitions_unknown": 0, "lag": 3, "records_at_most": 3}
     unknown = {"headroom_s": None, "headroom_bytes": None}
     assert found.totals == {**totals, "estimated_bytes": 300, "behind_s": 90.0, **unknown}
+
+
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        ({"broker_version": "0.9"}, "source.broker_version"),
+        ({"broker_type": "jafka", "assume_cluster_id": "c"}, "source.broker_type"),
+    ],
+)
+def test_brokers_that_find_no_times_have_no_intervals_with_gaps(
+    source: dict[str, Any], key: str
+) -> None:
+    day = interval_between(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
+    with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
+        find_table_gaps(plain_settings(source=source), day, timedelta(hours=1))
+    assert raised.value.where["key"] == key and "etl verify CONF" in raised.value.action
 
 
 def first_unread(outside: Outside) -> dict[TopicPartition, int]:

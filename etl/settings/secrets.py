@@ -288,11 +288,17 @@ class Section(BaseModel):
         return value
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy as pydantic does. Raises KeyError for an unknown field, which pydantic ignores."""
+        """Copy as pydantic does, without cached properties, which are of the values before.
+
+        Raises KeyError for an unknown field, which pydantic ignores.
+        """
         unknown = (update or {}).keys() - type(self).model_fields.keys()
         if unknown:
             raise KeyError(f"{type(self).__name__} has no field {sorted(unknown)[0]}")
-        return super().model_copy(update=update, deep=deep)
+        copied = super().model_copy(update=update, deep=deep)
+        for name in vars(copied).keys() - type(self).model_fields.keys():
+            del vars(copied)[name]
+        return copied
 
 
 def one_or_several(value: Any) -> Any:

@@ -566,6 +566,14 @@ def test_expressions_match_whole_names_and_an_exclusion_wins() -> None:
     )
 
 
+def test_a_copy_with_other_topics_admits_those() -> None:
+    source = parse(WHOLE).source
+    assert source.topic_filter.admits("clicks") and source.is_assumed_compacted("click-de")
+    copied = source.model_copy(update={"topics": ("orders",), "assume_compacted": ("orders",)})
+    assert copied.topic_filter.admits("orders") and not copied.topic_filter.admits("clicks")
+    assert copied.is_assumed_compacted("orders") and not copied.is_assumed_compacted("click-de")
+
+
 def test_names_are_looked_up_and_each_expression_is_compiled_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

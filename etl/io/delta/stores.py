@@ -381,6 +381,9 @@ def translate(failure: Exception, path: str) -> Exception:
         return failure
     text = whole_text(failure)
     marked = unmark(text)
+    if marked is None and _is_of_python(text):
+        # A transform's function may fail with any of the texts looked for below.
+        return failure
     if marked is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
         return TableUnreachable(
             "Another writer changed the table during this append",
@@ -399,9 +402,6 @@ def translate(failure: Exception, path: str) -> Exception:
     )
     if marked:
         return marked
-    if any(phrase in text for phrase in _OF_PYTHON):
-        # A transform's function may fail on a file of its own with the texts looked for below.
-        return failure
     unusable_name = _invalid_directory_name(text, path)
     if unusable_name:
         return unusable_name
@@ -410,6 +410,11 @@ def translate(failure: Exception, path: str) -> Exception:
     if is_obstacle(text):
         return unreachable(failure, path, "written")
     return failure
+
+
+def _is_of_python(text: str) -> bool:
+    """Return True for an exception of Python code in a worker, such as a transform's."""
+    return any(phrase in text for phrase in _OF_PYTHON)
 
 
 def without_columns(error: BaseException, path: str) -> NotOurTable | None:
@@ -471,9 +476,10 @@ _NOT_NULL = re.compile(r"NOT NULL constraint violated for column: ([^\s.]+)")
 def violated_constraint(text: str) -> Constraint | None:
     """Return the constraint that Delta's exception names; None for anything else.
 
-    Delta checks the offsets of a replay as a constraint, too, which is none of the table's.
+    Delta checks the offsets of a replay as a constraint, too, which is none of the table's. A
+    transform's exception may quote Delta's words.
     """
-    if _OUTSIDE_OF_REPLAY in text:
+    if _OUTSIDE_OF_REPLAY in text or _is_of_python(text):
         return None
     found = _CHECK.search(text)
     if found:

@@ -273,6 +273,11 @@ def test_of_a_java_stack_trace_the_line_with_the_cause_is_reported() -> None:
         ),
         ("NOT NULL constraint violated for column: key.\n", "key is not null"),
         ("CHECK constraints are a table feature", None),
+        (
+            "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+            "ValueError: CHECK constraint few (offset < 3) violated by row with values:\n",
+            None,
+        ),
     ],
 )
 def test_a_violated_constraint_is_recognised_and_the_record_can_be_left_out(

@@ -184,7 +184,7 @@ _UNSUPPORTED_ON_JAFKA: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
     "source.starting_offsets": (
         lambda conf: isinstance(conf.source.starting_offsets, Timestamp),
         "cannot be a time: messages have no timestamps, and the broker's search by time returns "
-        "segments, one too early. Use earliest or latest",
+        "segments, one too early. Use earliest",
     ),
     "source.isolation_level": (
         lambda conf: conf.source.isolation_level is not Isolation.READ_UNCOMMITTED,

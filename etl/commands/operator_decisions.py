@@ -69,6 +69,7 @@ from etl.model.partitions import (
     TopicPartition,
     parse_interval,
     parse_named,
+    quoted_partition,
     select_keys,
 )
 from etl.model.plans import CommitResult, CommitState, Loss, LossReason, Plan, RangeResult
@@ -412,9 +413,9 @@ def supersede(
         replacement = plan_superseding(
             Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms()
         )
-        lost = _new_losses(replacement, newest)
+        lost = replacement.losses.lost
         if not dry_run:
-            _log_losses(lost)
+            _log_losses(_new_losses(replacement, newest))
             services.supersede(replacement, snapshot.ledger)
 
     # Without a change, the id is of no use: it depends on the time of the replacement.
@@ -433,7 +434,15 @@ def supersede(
         "lost": describe_losses(lost),
         "not_read": not_read,
     }
-    return DecisionResult("\n".join([sentence, *describe_given_up(lost), *not_read]), document)
+    sentences = [sentence, *describe_given_up(lost), *not_read]
+    kept = [loss for loss in lost if loss in newest.losses.lost]
+    if any(loss.why is LossReason.SKIPPED for loss in kept):
+        sentences.append(
+            "To load offsets that an earlier decision skipped, set the next offset back: etl "
+            f"offsets set CONF -p {quoted_partition(kept[0].partition)} "
+            f"--to {kept[0].from_offset} --reason ..."
+        )
+    return DecisionResult("\n".join(sentences), document)
 
 
 def _settle_commit(

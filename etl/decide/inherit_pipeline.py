@@ -494,8 +494,10 @@ def _reject_committed_above(
                 f"{positions[partition]}",
                 **partition.place,
                 offset=offset,
-                action=f"Check which client committed it. Set it back to {positions[partition]}, "
-                "otherwise the records between are never loaded",
+                action="Check which client committed it. Set the committed offset of the group back to "
+                f"{positions[partition]}, otherwise the records between are never loaded: in "
+                "ZooKeeper its znode below /consumers/GROUP/offsets, in Kafka "
+                "`kafka-consumer-groups.sh --reset-offsets`",
             )
 
 

@@ -114,8 +114,10 @@ def reject_shared_topics(
         if shared := other_topics.intersection(topics):
             message = f"Pipeline {name} of the same group reads this topic too"
             action = (
-                "Decide which of the two continues: "
-                f"`etl pipelines retire CONF {name} --reason ...` takes the other out of service"
+                "Decide which of the two continues. If this one replaces the other in its table, "
+                f"stop it, and run `etl pipelines inherit CONF --predecessor {name} --reason ...`. "
+                f"With another table, `etl pipelines retire CONF {name} --reason ...` takes the "
+                "other out of service"
             )
             if not has_plans:
                 action += (

@@ -471,10 +471,13 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> li
                 losses.append(loss)
     else:
         again = losses_to_read_again(old)
+        offsets = {move.partition: move.to_offset for move in moves}
         for loss in old.losses.lost:
-            is_replaced = loss.partition in set_now and _was_skipped_by(old, loss)
-            if loss not in again and not is_replaced:
-                losses.append(loss)
+            if loss in again:
+                continue
+            kept = _still_lost(loss, old, offsets.get(loss.partition))
+            if kept:
+                losses.append(kept)
         losses += lost_of_stored(stands, moves, snapshot)
     return losses + _skipped(moves, old)
 
@@ -500,11 +503,25 @@ def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
     return losses
 
 
-def _was_skipped_by(old: Plan, loss: Loss) -> bool:
-    """True if the stored plan `old` sets positions and this loss is a skip of it."""
-    if old.kind is not PlanKind.SET or loss.why in LOST_WITH_LOG:
-        return False
-    return loss.incarnation == old.incarnations.get(loss.partition, 0)
+def _still_lost(loss: Loss, old: Plan, to_offset: int | None) -> Loss | None:
+    """Return what stays lost of a loss of the stored plan `old` if its partition is set to an
+    offset (None: it is not set).
+
+    The skips of a plan that sets positions are replaced by those of the new one. What another plan
+    skips from the new offset on is read.
+    """
+    is_of_log = loss.why in LOST_WITH_LOG
+    if to_offset is None or is_of_log:
+        return loss
+    if loss.incarnation != old.incarnations.get(loss.partition, 0):
+        return loss
+    if old.kind is PlanKind.SET:
+        return None
+    if loss.why is not LossReason.SKIPPED or loss.until_offset <= to_offset:
+        return loss
+    if loss.from_offset >= to_offset:
+        return None
+    return replace(loss, until_offset=to_offset)
 
 
 def describe_moves(moves: Iterable[Move]) -> list[str]:

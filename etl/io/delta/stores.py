@@ -341,6 +341,8 @@ _LOG_LOST = re.compile(
     f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}"
 )
 """Text of delta-rs for a log with gaps."""
+_COMMIT_LACKING = re.compile(r"Could not find any delta files for version (\d+)")
+"""Text of Delta on Spark for a log whose newest version has a checkpoint only."""
 _LOG_DAMAGED = re.compile(r"(?:Json|Parquet) error: (?!External:)[^\n]+")
 """Text of delta-rs for a commit file, or a checkpoint, with other bytes than its writer wrote.
 External: is a store that does not answer.
@@ -693,6 +695,17 @@ def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
     """Return the error for a file of the table, or of its log, that Spark could not read; None for
     anything else.
     """
+    lacking = _COMMIT_LACKING.search(text)
+    if lacking is not None:
+        return FileLost(
+            f"Spark cannot read the table: its log has a checkpoint of version {lacking[1]}, and "
+            "not the commit file",
+            file=f"{int(lacking[1]):020}.json",
+            path=path,
+            action="Check who removed files of its _delta_log, and restore the file from a copy. "
+            "Without one, write the rows, which delta-rs still reads, into a new table, and set "
+            "table.path to it: the next run reports how to accept it",
+        )
     found = _UNREADABLE.search(text)
     if found is None:
         return None

@@ -120,7 +120,11 @@ def reject_other_columns(
             message = (
                 f"The table's column {name} is {_describe_type(found[name])}, expected {expected}"
             )
-            raise NotOurTable(message, **where)
+            changed = (
+                f"{action}. If ALTER COLUMN changed the type, write the rows into a new table with "
+                "the expected type, and set table.path to it: the next run reports how to accept it"
+            )
+            raise NotOurTable(message, path=path, action=changed)
 
     for name, kind in found.items():
         if name not in wanted and not json.loads(kind)["nullable"]:

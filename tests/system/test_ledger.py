@@ -351,15 +351,16 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
 
 
-def test_a_plan_without_a_known_outcome_is_never_pruned(
+def test_a_plan_without_a_known_outcome_is_given_up_when_it_is_pruned(
     ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     ledger.store_plan(plan_of(1))
     fill(ledger, range(2, 4))
     prune(ledger)
-    assert ledger.plan_numbers() == [1, 2, 3]
-    assert ledger.read_loaded_intervals() == LoadedIntervals()
+    assert ledger.plan_numbers() == [3]
+    kept = ledger.read_loaded_intervals()
+    assert kept.through == 2 and kept.given_up.keys() == kept.intervals.keys()
 
 
 def test_pruning_that_meets_another_driver_folds_no_plan_twice(

@@ -494,9 +494,9 @@ def _reject_committed_above(
                 f"{positions[partition]}",
                 **partition.place,
                 offset=offset,
-                action="Check which client committed it. Set the committed offset of the group back to "
-                f"{positions[partition]}, otherwise the records between are never loaded: in "
-                "ZooKeeper its znode below /consumers/GROUP/offsets, in Kafka "
+                action="Check which client committed it. Set the committed offset of the group "
+                f"back to {positions[partition]}, otherwise the records between are never loaded: "
+                "in ZooKeeper its znode below /consumers/GROUP/offsets, in Kafka "
                 "`kafka-consumer-groups.sh --reset-offsets`",
             )
 

@@ -459,11 +459,11 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> li
     and offsets of its ranges that no partition holds any more.
     """
     old = stands.old
-    set_now = {move.partition for move in moves}
+    offsets = {move.partition: move.to_offset for move in moves}
     losses = []
     if isinstance(stands.state, UpToDate):
         for partition, offset in sorted(stands.state.followed.items()):
-            if partition not in set_now:
+            if partition not in offsets:
                 incarnation = old.incarnations.get(partition, 0)
                 loss = Loss(
                     partition, old.loaded_until[partition], offset, LossReason.MOVED, incarnation
@@ -471,7 +471,6 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> li
                 losses.append(loss)
     else:
         again = losses_to_read_again(old)
-        offsets = {move.partition: move.to_offset for move in moves}
         for loss in old.losses.lost:
             if loss in again:
                 continue
@@ -510,8 +509,7 @@ def _still_lost(loss: Loss, old: Plan, to_offset: int | None) -> Loss | None:
     The skips of a plan that sets positions are replaced by those of the new one. What another plan
     skips from the new offset on is read.
     """
-    is_of_log = loss.why in LOST_WITH_LOG
-    if to_offset is None or is_of_log:
+    if to_offset is None or loss.why in LOST_WITH_LOG:
         return loss
     if loss.incarnation != old.incarnations.get(loss.partition, 0):
         return loss

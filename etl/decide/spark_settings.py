@@ -31,7 +31,8 @@ _HEAP = re.compile(r"(\d+)([kmgt]?)", re.IGNORECASE)
 """The JVM's own form of a size, as Spark passes it on."""
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MASTER = re.compile(
-    r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|\w+://.+"
+    r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?"
+    r"|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|\w+://.+"
 )
 _WRITE_SIZE = "Write a whole number and k, m or g without a blank, for example 4g"
 

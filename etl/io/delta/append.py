@@ -502,7 +502,7 @@ class SparkWriter:
         try:
             writer.save(spark_path(to.path))
         except Exception as error:  # any exception of Spark and Java
-            violation = _constraint_violation(error, dated, to.path, plan)
+            violation = _violation_with_record(error, dated, to.path, plan)
             if violation is None:
                 raise
             raise violation from error
@@ -511,7 +511,7 @@ class SparkWriter:
 _PLACE = ("topic", "partition", "offset")
 
 
-def _constraint_violation(
+def _violation_with_record(
     error: Exception, rows: DataFrame, path: str, plan: Plan | None = None
 ) -> NotOurTable | None:
     """Return the error for a row that violates a constraint of the table, with its record.
@@ -559,7 +559,7 @@ def replace_in(
             condition = condition_of(plan, replaceable(path))
             writer.mode("overwrite").option("replaceWhere", condition).save(spark_path(path))
     except Exception as error:  # any exception of Spark and Java
-        failure = _constraint_violation(error, dated, path) or translate(error, path)
+        failure = _violation_with_record(error, dated, path) or translate(error, path)
         raise failure from public_cause(error, path)
 
 

@@ -172,13 +172,18 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     assert found == replace(before, results=rows_tell)
 
 
-def test_a_plan_without_result_may_be_another_one_than_the_tables_if_its_log_forgot_the_commit() -> (
-    None
-):
-    outside = outside_of(5, 3, 4)
+def without_result_and_commit(outside: Outside) -> Outside:
+    """A plan ran; its result was not recorded, and the table's log was cleaned up."""
     run(outside)
     outside.applied.clear()
     outside.forgotten_commits = True
+    return outside
+
+
+def test_a_plan_without_result_may_be_another_one_than_the_tables_if_its_log_forgot_the_commit() -> (
+    None
+):
+    outside = without_result_and_commit(outside_of(5, 3, 4))
     with pytest.raises(LedgersDisagree, match="is unknown: the table's log no longer") as rejected:
         run(outside)
     assert "etl ledger restore CONF" in rejected.value.action and not outside.applied
@@ -187,10 +192,7 @@ def test_a_plan_without_result_may_be_another_one_than_the_tables_if_its_log_for
 
 
 def test_such_a_plan_of_jafka_counts_as_done_once_the_table_is_accepted() -> None:
-    outside = physical_outside_of(5, 3, 4)
-    run(outside)
-    outside.applied.clear()
-    outside.forgotten_commits = True
+    outside = without_result_and_commit(physical_outside_of(5, 3, 4))
     with pytest.raises(LedgersDisagree, match="is unknown") as rejected:
         run(outside)
     table = FakeWorld(outside, settings_for(outside)).observe().table

@@ -31,9 +31,12 @@ class _Member(threading.Thread):
     def run(self) -> None:
         try:
             while not self.closing.is_set():
-                self._uncommitted += [
-                    one for one in self._consumer.consume(_AT_ONCE, _POLL_S) if one.error() is None
-                ]
+                found = self._consumer.consume(_AT_ONCE, _POLL_S)
+                # A revocation during the call may leave messages of its partitions in the batch.
+                owned = {(one.topic, one.partition) for one in self._consumer.assignment()}
+                for one in found:
+                    if one.error() is None and (one.topic(), one.partition()) in owned:
+                        self._uncommitted.append(one)
                 self._commit()
                 self.owned = len(self._consumer.assignment())
         except BaseException as failed:  # raised in the thread that stops it

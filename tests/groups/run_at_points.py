@@ -135,7 +135,9 @@ def _after(call: Callable[..., Any], at: Callable[[str], None]) -> Callable[...,
 
 
 def _session_of(zookeeper: ZooKeeper) -> str:
-    """As another client of ZooKeeper could take it over."""
+    """As another client of ZooKeeper could take it over; empty once the session is lost."""
+    if zookeeper.client.client_id is None:
+        return ""
     session, password = zookeeper.client.client_id
     return f"{session} {password.hex()}"
 

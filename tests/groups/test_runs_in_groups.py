@@ -163,7 +163,9 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
         run.wake_all()
         run.release(point)
         result = run.wait()
-    assert result.code == 0 and "session_lost" in result.outcomes, result.out
+    # The group and ZooKeeper have the same session timeout: either session may end first.
+    reported = {"session_lost", "rebalanced"} & set(result.outcomes)
+    assert result.code == 0 and reported, result.out
     shared.end()
 
 

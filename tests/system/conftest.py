@@ -94,8 +94,12 @@ def make_pipeline(
 
 
 @pytest.fixture
-def pipeline(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """A pipeline of four partitions; its runs share the tests' Spark session."""
+def pipeline(
+    make_pipeline: Callable[..., Pipeline], without_spark: bool, request: pytest.FixtureRequest
+) -> Pipeline:
+    """A pipeline of four partitions; its runs share the tests' Spark session, if they need one."""
+    if not without_spark:
+        request.getfixturevalue("spark")
     return make_pipeline()
 
 

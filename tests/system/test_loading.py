@@ -206,8 +206,6 @@ def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_al
     assert spark.range(3).count() == 3, "the session was stopped"
 
 
-pytestmark = pytest.mark.without_spark
-
 HOUR_MS = 3_600_000
 NOON = 1_769_860_800_000
 """2026-01-31T12:00:00Z."""
@@ -230,6 +228,7 @@ def times(pipeline: Pipeline) -> list[int]:
     return sorted((round(row["timestamp"].timestamp() * 1000) - NOON) // HOUR_MS for row in rows)
 
 
+@pytest.mark.without_spark
 def test_an_hour_is_loaded_once_under_its_key_and_the_next_hour_under_the_next_key(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:

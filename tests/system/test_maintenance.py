@@ -30,6 +30,7 @@ def maintain(pipeline: Pipeline, *words: str) -> CommandResult:
     return pipeline.door("table", "maintain", after=(*words, "--yes"))
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_moves(
     pipeline: Pipeline,
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("spark")
 def test_unneeded_files_are_deleted_after_a_week_and_an_unrecorded_plan_is_counted(
     pipeline: Pipeline,
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_table_that_cannot_be_maintained_is_reported_and_nothing_is_written(
     assert DeltaTable(str(pipeline.table)).version() == 1
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_run_that_finds_as_many_small_files_as_the_conf_allows_compacts_them(
     pipeline: Pipeline,
 ) -> None:

@@ -13,7 +13,7 @@ from kafka.admin import KafkaAdminClient
 from tests.command_result import refused
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.system.driving import Pipeline, broken_off_before
+from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before
 
 
 @pytest.mark.parametrize("length", [249, 250], ids=["a name", "longer than any name"])
@@ -38,10 +38,35 @@ def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
 
+_OF_BATCHES = """import pyarrow
+
+def shaped(batch):
+    size = pyarrow.array([{size}] * len(batch), pyarrow.int32())
+    return batch.append_column("size", size)
+"""
+_OF_DATA_FRAMES = """from pyspark.sql import functions as f
+
+def sized(value):
+    return {size}
+
+def shaped(rows):
+    return rows.withColumn("size", f.udf(sized, "int")("value"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "limits", "module"),
+    [
+        pytest.param("record_batch", WITHOUT_SPARK["limits"], _OF_BATCHES, id="batches"),
+        pytest.param("dataframe", {}, _OF_DATA_FRAMES, id="DataFrames", marks=pytest.mark.long),
+    ],
+)
 def test_a_transform_is_found_beside_the_conf_and_a_missing_one_ends_the_run_before_spark(
-    make_pipeline: Callable[..., Pipeline],
+    make_pipeline: Callable[..., Pipeline], takes: str, limits: dict[str, int], module: str
 ) -> None:
-    pipeline = make_pipeline(partitions=1, transform="beside_of_tests:shaped")
+    pipeline = make_pipeline(
+        partitions=1, transform={takes: "beside_of_tests:shaped"}, limits=limits
+    )
     conf = pipeline.folder / "confs" / "clicks.yaml"
     conf.parent.mkdir()
     conf.write_text(pipeline.conf.read_text())
@@ -50,12 +75,9 @@ def test_a_transform_is_found_beside_the_conf_and_a_missing_one_ends_the_run_bef
     assert "No module named 'beside_of_tests'" in missing.communicate(timeout=120)[1]
     assert missing.returncode == 2
     assert not list(pipeline.folder.glob("reports/*.spark.log"))
-    # Python workers import the function by its name: the module of the conf, not of their directory.
+    # Workers import the function by its name: the module of the conf, not of their directory.
     for folder, size in ((conf.parent, 7), (pipeline.folder, 0)):
-        (folder / "beside_of_tests.py").write_text(
-            f"from pyspark.sql import functions as f\n\ndef sized(value):\n    return {size}\n\n"
-            "def shaped(rows):\n    return rows.withColumn('size', f.udf(sized, 'int')('value'))\n"
-        )
+        (folder / "beside_of_tests.py").write_text(module.format(size=size))
     found = pipeline.start("etl", "run", str(conf))
     assert found.communicate(timeout=300) and found.returncode == 0
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()

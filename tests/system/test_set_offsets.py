@@ -11,7 +11,7 @@ from etl.io.zookeeper.session_requests import ZooKeeper
 from tests.command_result import CommandResult, refused, run_etl
 from tests.system.driving import Pipeline, clean_log
 
-pytestmark = pytest.mark.without_spark
+pytestmark = [pytest.mark.without_spark, pytest.mark.usefixtures("spark")]
 
 
 def set_to(pipeline: Pipeline, partition: str, to: str, *more: str) -> CommandResult:

@@ -75,6 +75,7 @@ def test_a_second_driver_does_not_disturb_the_first_and_stopping_that_loses_and_
     assert sum(pipeline.in_table().values()) == 30
 
 
+@pytest.mark.long
 def test_ctrl_c_while_spark_starts_leaves_no_jvm(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, _ = spoiled
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json")

@@ -64,12 +64,6 @@ def files(pool_tasks: PoolTasks) -> Iterator[FilesOfWorkers]:
         yield found
 
 
-@pytest.fixture
-def of_one(pool_tasks: PoolTasks) -> Iterator[FilesOfWorkers]:
-    with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=1)) as found:
-        yield found
-
-
 def processes(files: FilesOfWorkers) -> list[int]:
     return [worker._process.pid for worker in files._workers]
 
@@ -112,20 +106,28 @@ def test_an_error_of_a_task_ends_the_others(
     assert not any(map(is_alive, pids))
 
 
-def test_a_truncated_response_is_read_again(
-    of_one: FilesOfWorkers, broker: FakeBroker, tmp_path: Path
+def test_a_truncated_response_is_read_again_and_the_output_of_a_library_is_no_answer(
+    pool_tasks: PoolTasks, broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    printing = f"print('Tracing enabled', flush=True); {local_workers._PROGRAM}"
+    monkeypatch.setattr(local_workers, "_PROGRAM", printing)
     broker.script[FETCH].append(cut_to(60))
-    assert [one.rows for one in of_one.write(FileOptions(str(tmp_path), COLUMNS))] == [
-        10
-    ] * PARTITIONS
+    files = FilesOfWorkers(*pool_tasks, None, workers=1)
+    written = files.write(FileOptions(str(tmp_path), COLUMNS))
+    assert [one.rows for one in written] == [10] * PARTITIONS
     assert not broker.script[FETCH]
 
 
 @pytest.mark.parametrize("kind", [Worker, WorkerHere])
-def test_a_worker_returns_rows_errors_and_tracebacks(
-    pool_tasks: PoolTasks, broker: FakeBroker, tmp_path: Path, kind: type[Worker] | type[WorkerHere]
+def test_a_worker_with_the_imports_of_its_run_returns_rows_errors_and_tracebacks(
+    pool_tasks: PoolTasks,
+    broker: FakeBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Worker] | type[WorkerHere],
 ) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)  # no module of the standard library is looked for here
     tasks, reading = pool_tasks
     spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
     spoiled[-1] ^= 1
@@ -170,18 +172,6 @@ def test_a_worker_that_is_killed_is_replaced_and_the_fourth_time_ends_the_run(
     assert "limits.local_below_bytes" in lost.value.action and lost.value.exit_code == 6
 
 
-def test_a_worker_has_the_imports_of_its_run(
-    pool_tasks: PoolTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "queue.py").write_text("raise SystemExit(3)")
-    monkeypatch.chdir(tmp_path)
-    worker = Worker()
-    tasks, reading = pool_tasks
-    order = Order(tasks[0], 0, reading, FileOptions(str(tmp_path), COLUMNS), None)
-    assert isinstance(worker.answer(order), Written)
-    worker.end()
-
-
 def test_the_output_of_a_worker_that_exits_is_reported(
     pool_tasks: PoolTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,16 +187,6 @@ def test_the_output_of_a_worker_that_exits_is_reported(
         shaped = replace(reading, transform=transform)
         FilesOfWorkers(tasks, shaped, None, workers=2).write(options)
     assert "shaping:decoded (transform.record_batch), which runs in it" in lost.value.action
-
-
-def test_the_output_of_a_library_is_no_answer(
-    pool_tasks: PoolTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        local_workers, "_PROGRAM", f"print('Tracing enabled', flush=True); {local_workers._PROGRAM}"
-    )
-    again = FilesOfWorkers(*pool_tasks, None, workers=1)
-    assert sum(one.rows for one in again.write(FileOptions(str(tmp_path), COLUMNS))) > 0
 
 
 def test_workers_end_if_one_cannot_be_started(

@@ -382,9 +382,11 @@ def _state_of(
     reject_expiring_transaction_ids(table, path)
     table_id, version = id_of(table), table.version()
     in_table = table.transaction_version(app_id)
+    files = open_log(rust_path(path))
+    if in_table is None:
+        read_commit_file(files, version)  # raises if it is empty: our first commit may be lost
     if in_table is None and plan is None:
         return Table(table_id, version, None)
-    files = open_log(rust_path(path))
     if known is not None and known > version:
         known = None
 

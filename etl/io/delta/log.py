@@ -29,7 +29,7 @@ from etl.decide.table_changes import (
     removes_rows_of,
 )
 from etl.errors import LedgersDisagree, NeedsDecision, TableUnreachable
-from etl.io.delta.stores import options_of, public_cause, unreachable
+from etl.io.delta.stores import damaged_log_file, options_of, public_cause, unreachable
 from etl.ledger.plan_document import parse_commit_metadata, parse_plan
 from etl.model.plans import Plan, Predecessor
 from etl.model.snapshot import ForeignCommit
@@ -108,16 +108,21 @@ def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
     """Return the bytes of a commit file; None if it does not exist (cleaned up, or not written
     yet).
 
-    Raises TableUnreachable.
+    delta-rs takes an empty file for a commit that changes nothing. Raises FileLost for it, and
+    TableUnreachable.
     """
+    name = f"{version:020}.json"
+    path = getattr(files, "path", "")
     try:
-        with files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
-            return bytes(stream.read())
+        with files.open_input_stream(f"_delta_log/{name}") as stream:
+            content = bytes(stream.read())
     except FileNotFoundError:
         return None
     except OSError as error:
-        path = getattr(files, "path", "")
         raise unreachable(error, path, "read") from public_cause(error, path)
+    if not content.strip():
+        raise damaged_log_file(name, "it is empty", path)
+    return content
 
 
 def damaged_file(path: str) -> str | None:
@@ -128,7 +133,7 @@ def damaged_file(path: str) -> str | None:
         files = open_log(path)
         infos = files.get_file_info(fs.FileSelector("_delta_log"))
         for info in sorted(infos, key=lambda info: info.base_name, reverse=True):
-            if info.size and _is_damaged(files, info):
+            if _is_damaged(files, info):
                 return str(info.base_name)
     except OSError:
         return None
@@ -136,12 +141,15 @@ def damaged_file(path: str) -> str | None:
 
 
 def _is_damaged(files: fs.FileSystem, info: fs.FileInfo) -> bool:
-    if _CHECKPOINT.fullmatch(info.base_name):
+    is_checkpoint = _CHECKPOINT.fullmatch(info.base_name)
+    if not is_checkpoint and not _COMMIT.fullmatch(info.base_name):
+        return False
+    if not info.size:
+        return True
+    if is_checkpoint:
         with files.open_input_file(info.path) as stream:
             stream.seek(max(info.size - len(_END_OF_PARQUET), 0))
             return bytes(stream.read()) != _END_OF_PARQUET
-    if not _COMMIT.fullmatch(info.base_name):
-        return False
     with files.open_input_stream(info.path) as stream:
         content = bytes(stream.read())
     try:

@@ -347,6 +347,7 @@ _LOG_DAMAGED = re.compile(r"(?:Json|Parquet) error: (?!External:)[^\n]+")
 """Text of delta-rs for a commit file, or a checkpoint, with other bytes than its writer wrote.
 External: is a store that does not answer.
 """
+_RESTORE = "Restore it from a copy, or from the versions that the store keeps"
 _NO_COLUMNS = "Cannot scan Delta table with empty schema"
 """Text of delta-rs for a table without columns (`CREATE TABLE ... USING delta` alone)."""
 _NO_FILE_SYSTEM = re.compile(
@@ -607,11 +608,18 @@ def not_supported(error: BaseException, path: str) -> NotOurTable | None:
     )
 
 
-def incomplete_log(error: BaseException, path: str) -> FileLost | None:
-    """Return the error for a log with gaps, after a manual cleanup."""
+def incomplete_log(
+    error: BaseException, path: str, find_file: Callable[[str], str | None]
+) -> FileLost | None:
+    """Return the error for a log with gaps, after a manual cleanup. A damaged file leaves a gap,
+    too, if it is empty; `find_file` as in `damaged_log`.
+    """
     found = _LOG_LOST.search(str(error))
     if found is None:
         return None
+    damaged = find_file(path)
+    if damaged:
+        return damaged_log_file(damaged, found[0], path)
     if found[0] == _NO_CHECKPOINT:
         return FileLost(
             "_delta_log/_last_checkpoint names a checkpoint that does not exist",
@@ -633,34 +641,40 @@ def incomplete_log(error: BaseException, path: str) -> FileLost | None:
 def damaged_log(
     error: BaseException, path: str, find_file: Callable[[str], str | None]
 ) -> FileLost | None:
-    """Return the error for a commit or checkpoint that is cut off or overwritten, as after a full
-    disk or a power failure.
+    """Return the error for a commit or checkpoint that is cut off or overwritten.
 
-    `find_file`: returns its name; None: unknown. A retry does not help: files of a log never
-    change.
+    `find_file`: returns its name; None: unknown.
     """
     found = _LOG_DAMAGED.search(str(error))
     if found is None:
         return None
-    if found[0].startswith("Parquet"):
+    is_checkpoint = found[0].startswith("Parquet")
+    return damaged_log_file(find_file(path), found[0], path, is_checkpoint=is_checkpoint)
+
+
+def damaged_log_file(
+    file: str | None, cause: str, path: str, *, is_checkpoint: bool = False
+) -> FileLost:
+    """Return the error for a damaged commit or checkpoint, as after a full disk or a power failure.
+
+    `file`: its name; None: unknown. A retry does not help: files of a log never change.
+    """
+    if is_checkpoint or (file and ".checkpoint." in file):
         kind = "checkpoint"
         action = (
-            "Restore it from a copy. Without one, check that _delta_log has all commits (*.json), "
+            f"{_RESTORE}. Without one, check that _delta_log has all commits (*.json), "
             "from 0 or from another checkpoint on; then move this checkpoint and _last_checkpoint "
             "away"
         )
     else:
         kind = "commit file"
         action = (
-            "Restore it from a copy. Without one, and if no later commit exists, move it out of "
-            "_delta_log: its rows are then not in the table, and the next run loads them or "
-            "reports what is missing"
+            f"{_RESTORE}. Without one, and if no later commit exists, move it out of _delta_log: "
+            "its rows are then not in the table, and the next run loads them or reports what is "
+            "missing"
         )
     return FileLost(
-        f"A {kind} of the table's log is damaged: {found[0]}",
-        file=find_file(path),
-        path=path,
-        action=action,
+        f"A {kind} of the table's log is damaged: {cause}", file=file, path=path, action=action
     )
 
 

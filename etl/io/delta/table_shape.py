@@ -114,7 +114,7 @@ def open_table(path: str) -> DeltaTable | None:
             unknown_store(error, path)
             or not_supported(error, path)
             or without_columns(error, path)
-            or incomplete_log(error, path)
+            or incomplete_log(error, path, damaged_file)
             or damaged_log(error, path, damaged_file)
         )
         raise known or unreachable(error, path, "read") from public_cause(error, path)

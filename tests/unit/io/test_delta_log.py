@@ -92,7 +92,7 @@ def test_removals_of_others_are_found_after_a_version_or_as_far_back_as_the_log_
         [{"commitInfo": {"operation": "DELETE"}}, gone],
         [ours, gone],
         [{"commitInfo": {"operation": "RESTORE"}}],
-        [],
+        [{"commitInfo": {"operation": "WRITE"}}],
     ]
     (tmp_path / "_delta_log").mkdir()
     for version, actions in enumerate(commits):

@@ -333,6 +333,21 @@ def test_a_table_with_a_missing_commit_in_its_log_is_a_permanent_error(
     assert not caught.value.retriable and len(caught.value.message) < 100
 
 
+@pytest.mark.parametrize("plans", [1, 3])
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_an_empty_commit_file_is_damaged_and_the_table_is_not_another_one(
+    tmp_path: Path, plans: int, content: bytes
+) -> None:
+    write_deltalake(str(tmp_path), ROWS)
+    for number in range(plans):
+        commit(tmp_path, OURS, plan_of(number + 1))
+    newest = log_files(tmp_path)[-1]
+    newest.write_bytes(content)
+    with pytest.raises(FileLost, match="A commit file of the table's log is damaged") as caught:
+        read(tmp_path, None)
+    assert caught.value.where["file"] == newest.name
+
+
 def test_what_others_do_to_an_old_copy_is_seen_also_below_the_version_that_our_last_commit_had(
     places: tuple[Path, Path],
 ) -> None:

@@ -251,6 +251,25 @@ def test_a_damaged_file_of_the_log_is_named_and_no_passing_trouble(
     assert error.value.where["file"] == file and not error.value.retriable
 
 
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("00000000000000000000.json", "commit file"),
+        ("00000000000000000000.checkpoint.parquet", "checkpoint"),
+    ],
+)
+def test_an_empty_file_without_which_there_is_no_table_is_named(
+    tmp_path: Path, file: str, kind: str
+) -> None:
+    write_deltalake(str(tmp_path), pyarrow.table({"a": [1]}))
+    if kind == "checkpoint":
+        DeltaTable(str(tmp_path)).create_checkpoint()
+    (tmp_path / "_delta_log" / file).write_bytes(b"")
+    with pytest.raises(FileLost, match=f"A {kind} of the table's log is damaged") as error:
+        open_table(str(tmp_path))
+    assert error.value.where["file"] == file
+
+
 def test_a_folder_of_another_user_cannot_be_written_or_listed(shared: Path) -> None:
     with unprivileged(), pytest.raises(TableUnreachable, match="new/table") as caught:
         check_writable(str(shared / "new" / "table"))

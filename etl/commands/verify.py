@@ -111,7 +111,7 @@ def reject_topics_loaded_by_others(
     if any(_may_have_loaded(other, plan, known, services) for other in others):
         snapshot = services.observe()
         observed_state = compare(snapshot.ledger, snapshot.table, services.settings.table.place)
-        reject_topics_of_other_pipelines(observed_state, snapshot)
+        reject_topics_of_other_pipelines(observed_state, snapshot, services.settings)
 
 
 def _may_have_loaded(

@@ -245,7 +245,7 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """
     with naming_table(settings):
         state = reconciled(snapshot, settings)
-        reject_topics_of_other_pipelines(state, snapshot)
+        reject_topics_of_other_pipelines(state, snapshot, settings)
         return state
 
 

@@ -721,8 +721,9 @@ def is_same_cluster(plan: Plan, snapshot: Snapshot, assumed: str | None) -> bool
 def name_put_back(cluster: str) -> str:
     """Return what to do if a pipeline's own brokers are taken for another cluster."""
     return (
-        "only if these are the brokers that it was loaded from, upgraded since: "
-        f"`source.assume_cluster_id: {cluster}` in the conf"
+        "only if these are the brokers that it was loaded from, upgraded since or with a new "
+        "cluster id (ZooKeeper was set up again), and their topics still have the same records at "
+        f"the same offsets: `source.assume_cluster_id: {cluster}` in the conf"
     )
 
 

@@ -135,7 +135,7 @@ def find_lost_part(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan |
     if isinstance(state, FirstRun):
         if rows_not_begun(None, snapshot):
             with naming_table(settings):
-                reject_topics_of_other_pipelines(state, snapshot)
+                reject_topics_of_other_pipelines(state, snapshot, settings)
             return Lost.PLANS, None
         raise SettingsError(
             "Neither the table nor ZooKeeper has a plan of this pipeline: there is nothing to "

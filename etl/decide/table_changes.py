@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from etl.decide.recreated_or_truncated import name_put_back
 from etl.errors import LedgersDisagree
 from etl.model.partitions import topics_of
 from etl.model.plans import (
@@ -37,6 +38,7 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.settings.choices import OnRowsRemoved
+from etl.settings.sections import Settings
 
 
 def table_to_record(table: Table | None, rows_before: RowsBefore | None = None) -> TableExpectation:
@@ -163,7 +165,9 @@ def _is_after_acknowledgement(
     return applied.delta_version > (acknowledgement.delta_version or 0)
 
 
-def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -> None:
+def reject_topics_of_other_pipelines(
+    state: PipelineState, snapshot: Snapshot, settings: Settings
+) -> None:
     """Raise LedgersDisagree if another pipeline loaded one of the topics into this table.
 
     Its group and cluster do not matter. Known topics were checked when they were new, unless the
@@ -183,6 +187,9 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
         shared = unknown & topics_loaded_by(other, table)
         if plan and is_taken(other, plan):
             shared -= plan.known_topics
+        own_name = f"{settings.group.id}/{settings.pipeline}"
+        if shared and plan is None and names_in_command(other.app_id) == own_name:
+            raise _loaded_from_another_cluster(other, min(shared), snapshot.cluster.name)
         if shared:
             is_physical = any(partition.is_physical for partition in partitions)
             raise _loaded_by(other, min(shared), is_physical=is_physical)
@@ -250,13 +257,7 @@ BEGIN_ANEW = "begin anew, with another group or pipeline and another table.path"
 
 def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> LedgersDisagree:
     """Return the error for a topic that another pipeline has loaded into this table."""
-    if other.plan:
-        message = f"{name_of(other.app_id)} has loaded this topic into this table"
-    else:
-        message = (
-            f"{name_of(other.app_id)} may have loaded this topic into this table: the table holds "
-            "rows of the topic, and its log no longer has the plans that loaded them"
-        )
+    message = _describe_load(other)
     check = "Check that table.path is the intended table: the rows would be in it twice"
     if is_physical and other.plan is None:
         action = (
@@ -269,6 +270,29 @@ def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> Ledger
             "if both continue, or the clusters differ, this pipeline needs another table"
         )
     return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
+
+
+def _loaded_from_another_cluster(other: OtherPipeline, topic: str, cluster: str) -> LedgersDisagree:
+    """Return the error for a topic that the table has from a pipeline of the same name.
+
+    Brokers get a new cluster id if their ZooKeeper is emptied, which loses a ledger in it, too.
+    """
+    message = f"{_describe_load(other)}. These brokers are of cluster {cluster}"
+    former_cluster = other.app_id.split("/")[1]
+    action = (
+        "Check source.bootstrap_servers and zookeeper.connect. If the brokers are of another "
+        f"cluster, set table.path to another table; {name_put_back(former_cluster)}"
+    )
+    return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
+
+
+def _describe_load(other: OtherPipeline) -> str:
+    if other.plan:
+        return f"{name_of(other.app_id)} has loaded this topic into this table"
+    return (
+        f"{name_of(other.app_id)} may have loaded this topic into this table: the table holds "
+        "rows of the topic, and its log no longer has the plans that loaded them"
+    )
 
 
 IsOurs = Callable[[str], bool]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 
 from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.recreated_or_truncated import cluster_identity
-from etl.errors import NeedsDecision, SettingsError
+from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerFamily, ClusterIdentity
 from etl.model.plans import Plan
@@ -23,9 +24,12 @@ from tests.fakes.stories import (
     old_pipeline,
     outcomes,
     outside_of,
+    reject_unfinished,
     run,
     snapshot_of,
 )
+from tests.fakes.znode_views import IN_PIPELINE
+from tests.fakes.zookeeper_memory import Memory
 
 ID, OTHER_ID = "fZ775keoRQSq2lvL-8eQiw", "b2pZnT1jQ5yKp0aXc3vWmA"
 
@@ -144,6 +148,31 @@ def test_the_runs_after_an_upgrade_continue_and_one_of_them_reports_it() -> None
         (CLUSTER, ID),
     ]
     assert set(outside.rows().values()) == {1}
+
+
+def test_for_a_lost_ledger_and_a_new_cluster_id_the_error_names_the_former_id() -> None:
+    former = replace(old_pipeline(), app_id=f"offset-range-etl/{CLUSTER}/group/clicks")
+    unnamed = with_keys(SETTINGS, source={"assume_cluster_id": ID})
+    with pytest.raises(LedgersDisagree, match=f"cluster {CLUSTER} has loaded this topic") as caught:
+        run(loaded_by_another(6, 6, 6, other=former), unnamed)
+    assert f"These brokers are of cluster {ID}" in caught.value.message
+    assert f"`source.assume_cluster_id: {CLUSTER}`" in caught.value.action
+    assert "another table" in caught.value.action and "inherit" not in caught.value.action
+
+
+def test_with_the_former_id_the_ledger_is_restored_and_a_recreated_topic_is_noticed() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.topic_ids = {"clicks": "id-1"}
+    run(outside)
+    outside.zookeeper = Memory()
+    outside.zookeeper.ensure(IN_PIPELINE.root)
+    recreated = deepcopy(upgraded(outside))
+    assert outcomes(run(outside))[0] is Outcome.LEDGER_RESTORED
+    reject_unfinished(outside)
+    recreated.topic_ids = {"clicks": "id-2"}
+    with pytest.raises(NeedsDecision, match="The topic was deleted and recreated"):
+        run(recreated)
+    assert set(recreated.rows().values()) == {1}
 
 
 def plan_in(outside: Outside):  # type: ignore[no-untyped-def]

@@ -255,7 +255,7 @@ def state_after_plan(
             passed[partition] = found
 
     if moved_back:
-        raise moved_offset(plan, moved_back, min(moved_back), storage)
+        raise moved_offset(plan, moved_back, min(moved_back), storage, is_member=True)
     _reject_passed(plan, passed, ends)
 
     passed_to = {

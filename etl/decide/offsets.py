@@ -491,28 +491,19 @@ def moved_offset(
     moved: Mapping[TopicPartition, Committed],
     partition: TopicPartition,
     storage: OffsetsStorage | None = None,
+    *,
+    is_member: bool = False,
 ) -> OffsetMoved:
     """Return the error for offsets that are not followed, by policy or because they went back.
 
-    The message names `partition` first. `storage`: the storage of members' offsets now.
+    The message names `partition` first. `storage`: the present storage of the offsets, if it may
+    differ from the plan's. `is_member`: the run is a member of the group.
     """
     found = moved[partition].offset
     ours = plan.loaded_until[partition]
     more = ""
     if len(moved) > 1:
         more = f" (and {len(moved) - 1} more)"
-    if storage and plan.commit.storage is not storage:
-        before = plan.commit.storage.value
-        message = (
-            f"group.offsets_storage is {storage.value} now, and was {before} when plan "
-            f"{plan.number} was made: the group's offset there is {found}, ours is {ours}{more}"
-        )
-        action = (
-            f"Check that no member of the group in {before} has read further since: a last run "
-            f"with group.offsets_storage: {before} continues after the offsets that they read. "
-            f"Once they are stopped, {RESTORE} sets the loaded-until offsets in the new storage"
-        )
-        return OffsetMoved(message, **partition.place, offset=found, action=action)
     verb = "moved"
     if found is None:
         verb = "removed"
@@ -524,6 +515,25 @@ def moved_offset(
             "the offset back: both would read those records. Do not set "
             "group.on_offset_changed: follow: it records them as lost"
         )
+        return OffsetMoved(message, **partition.place, offset=found, action=action)
+    if storage and plan.commit.storage not in (storage, OffsetsStorage.DUAL):
+        before = plan.commit.storage.value
+        message = (
+            f"group.offsets_storage is {storage.value} now, and was {before} when plan "
+            f"{plan.number} was made: the group's offset there is {found}, ours is {ours}{more}"
+        )
+        if is_member:
+            action = (
+                f"Check that no member of the group in {before} has read further since: a last run "
+                f"with group.offsets_storage: {before} continues after the offsets that they read. "
+                f"Once they are stopped, {RESTORE} sets the loaded-until offsets in the new storage"
+            )
+        else:
+            action = (
+                "Check whether the offset is older than the change of the key, or another consumer "
+                f"of this group ran since. {RESTORE} sets the loaded-until offsets in the new "
+                "storage"
+            )
         return OffsetMoved(message, **partition.place, offset=found, action=action)
     action = (
         "Check which other consumer of this group ran, or which client set it. "
@@ -622,12 +632,18 @@ def up_to_date(
     ends: Ends,
     outlived: Collection[TopicPartition] = (),
     known: Plan | None = None,
+    *,
+    storage: OffsetsStorage | None = None,
 ) -> UpToDate:
     """Return the state if `plan` is in the table.
 
     `outlived`: partitions with a reset between the newest plan that the ledger had, `known`, and
-    this plan. Raises OffsetMoved if policy does not follow an offset, or none could be followed.
+    this plan. `storage`: the present storage of the offsets; None: the plan's. Raises OffsetMoved
+    if policy does not follow an offset, or none could be followed.
     """
+    as_made = plan
+    if storage:
+        plan = as_if_stored_in(storage, plan)
     uncommitted, moved = apart_from(plan, committed)
     # Kafka deletes a topic's offsets together with the topic: only existing topics count.
     existing = [partition for partition in dropped_from(plan, committed) if partition in ends]
@@ -656,7 +672,7 @@ def up_to_date(
     if not back:
         reject_beyond(plan, moved, ends)
     if on_offset_changed is OnOffsetChanged.FAIL or back:
-        raise moved_offset(plan, moved, min(back or moved))
+        raise moved_offset(as_made, moved, min(back or moved), storage)
     followed = {}
     not_followed = {}
     for partition, found in moved.items():

@@ -316,8 +316,7 @@ def reconcile(
             found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind
         )
     elif isinstance(found, UpToDate):
-        plan = as_if_stored_in(storage, found.last)
-        found = up_to_date(plan, committed, on_offset_changed, ends)
+        found = up_to_date(found.last, committed, on_offset_changed, ends, storage=storage)
     if stored and isinstance(found, UpToDate):
         return StoredBackfill(stored, found)
     if owned is not None or isinstance(found, UpToDate):

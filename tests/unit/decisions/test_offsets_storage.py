@@ -6,7 +6,6 @@ import pytest
 
 from etl.decide.offsets import (
     apart_from,
-    as_if_stored_in,
     both,
     is_dropped,
     off_position,
@@ -210,8 +209,7 @@ def test_a_new_storage_gets_the_offsets_unless_another_client_committed_there(
     was: OffsetsStorage, now: OffsetsStorage
 ) -> None:
     seen = {ZOOKEEPER: in_zookeeper(500), KAFKA: in_kafka(500), DUAL: IN_BOTH}[was]
-    plan = as_if_stored_in(now, plan_at(was, seen))
-    assert plan.commit.storage is now
+    plan = plan_at(was, seen)
     there = {
         ZOOKEEPER: in_zookeeper(800, 4),
         KAFKA: NOTHING_COMMITTED,
@@ -223,12 +221,9 @@ def test_a_new_storage_gets_the_offsets_unless_another_client_committed_there(
             KAFKA: in_kafka(800),
             DUAL: both(NOTHING_COMMITTED, in_kafka(800)),
         }[now]
-    assert up_to_date(plan, {LOG: there}, OnOffsetChanged.FAIL, {LOG: 1000}).uncommitted == (
-        () if there.is_at(800) else (LOG,)
-    )
-    if was is ZOOKEEPER and now is KAFKA:
-        with pytest.raises(OffsetMoved, match="it is 300, ours is 800"):
-            up_to_date(plan, {LOG: in_kafka(300, "theirs")}, OnOffsetChanged.FOLLOW, {LOG: 1000})
+    state = up_to_date(plan, {LOG: there}, OnOffsetChanged.FAIL, {LOG: 1000}, storage=now)
+    assert state.uncommitted == (() if there.is_at(800) else (LOG,))
+    assert state.last.commit.storage is now
 
 
 def test_a_changed_offsets_storage_applies_only_after_a_stored_plan() -> None:

@@ -8,6 +8,7 @@ from etl.commands.restore_ledger import restore_from_commits
 from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import OffsetsStorage
 from etl.report.run_progress import Outcome
+from tests.fakes.any_history import restore_ledger
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     CRASHES,
@@ -135,6 +136,32 @@ def test_the_changed_key_applies_after_an_unfinished_plan(
     outside.offsets_in = now
     run(outside)
     assert set(offsets_of(outside).values()) == {6, 4, 5}
+    grow(outside, 2, 2, 2)
+    run(outside)
+    reject_unfinished(outside)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [(KAFKA, ZOOKEEPER), (KAFKA, DUAL), (ZOOKEEPER, KAFKA), (ZOOKEEPER, DUAL)]
+)
+def test_an_offset_from_before_the_change_of_the_key_is_set_by_a_command(
+    was: OffsetsStorage, now: OffsetsStorage
+) -> None:
+    outside = outside_in(was, 5, 3, 4)
+    run(outside)
+    for partition in LOGS:
+        if was is ZOOKEEPER:
+            outside.kept[partition] = (1, "theirs")
+        else:
+            outside.offsets[partition] = (1, 7)
+    outside.offsets_in = now
+    with pytest.raises(OffsetMoved) as caught:
+        run(outside)
+    message = f"group.offsets_storage is {now.value} now, and was {was.value} when plan 1 was made"
+    assert message in caught.value.message
+    assert "etl ledger restore CONF" in caught.value.action
+    restore_ledger(outside, SETTINGS)
+    run(outside)
     grow(outside, 2, 2, 2)
     run(outside)
     reject_unfinished(outside)

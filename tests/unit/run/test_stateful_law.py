@@ -123,9 +123,9 @@ def _read_without_losses(*args: Any) -> Any:
     return replace(_reading_of(*args), lost=())
 
 
-def _follow_always(last: Plan, committed: Any, policy: Any, *more: Any) -> Any:
+def _follow_always(last: Plan, committed: Any, policy: Any, *more: Any, **named: Any) -> Any:
     del policy
-    return _up_to_date(last, committed, OnOffsetChanged.FOLLOW, *more)
+    return _up_to_date(last, committed, OnOffsetChanged.FOLLOW, *more, **named)
 
 
 FAKE = "tests.fakes"

@@ -255,7 +255,10 @@ def topics_ready(
 def topics_pause(
     conf: Conf, partition: PartitionOption, reason: Reason, as_json: AsJson = False
 ) -> None:
-    """Stop reading partitions until they are resumed."""
+    """Stop reading partitions until they are resumed.
+
+    Asks for no confirmation: `etl topics resume` undoes it.
+    """
     from etl.cli.screens import show_decision
     from etl.commands import set_offsets as pausing
 
@@ -267,7 +270,10 @@ def topics_pause(
 def topics_resume(
     conf: Conf, partition: PartitionOption, reason: Reason, as_json: AsJson = False
 ) -> None:
-    """Read paused partitions again."""
+    """Read paused partitions again.
+
+    Asks for no confirmation: `etl topics pause` undoes it.
+    """
     from etl.cli.screens import show_decision
     from etl.commands import set_offsets as pausing
 
@@ -516,7 +522,10 @@ def pipelines_list(
 def pipelines_retire(
     conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False
 ) -> None:
-    """Take a pipeline out of service; nothing is deleted."""
+    """Take a pipeline out of service; nothing is deleted.
+
+    Asks for no confirmation: `etl pipelines resume` undoes it.
+    """
     from etl.cli.screens import show_decision
     from etl.commands.pipelines import retire
 
@@ -528,7 +537,10 @@ def pipelines_retire(
 def pipelines_resume(
     conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False
 ) -> None:
-    """Take a retired pipeline into service."""
+    """Take a retired pipeline into service.
+
+    Asks for no confirmation: `etl pipelines retire` undoes it.
+    """
     from etl.cli.screens import show_decision
     from etl.commands.pipelines import resume
 

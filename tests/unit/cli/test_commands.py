@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_an_invalid_argument_is_named(
 ) -> None:
     assert main(words) == 2
     assert named in capsys.readouterr().err
+
+
+DECIDING = [name for name, one in COMMANDS.items() if any(p.name == "reason" for p in one.params)]
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_a_command_that_stores_a_decision_asks_or_its_help_names_the_command_that_undoes_it(
+    name: str,
+) -> None:
+    command = COMMANDS[name]
+    if not any(parameter.name == "yes" for parameter in command.params):
+        undoing = re.search(r"Asks for no confirmation: `etl (.*)` undoes it", command.help or "")
+        assert undoing and undoing[1] in COMMANDS
 
 
 NAMED = {"partition": "-clicks:0", "topic": "-clicks", "skip": "-clicks:0:1-2"}

@@ -282,8 +282,14 @@ class Pace:
 
 
 def format_progress(reached: ReadSoFar, pace: Pace | None = None) -> str:
-    """Return the progress as one line; with `pace` also speed and estimated time left."""
+    """Return the progress as one line; with `pace` also speed and estimated time left.
+
+    The percentage alone until something was read: that of a continued backfill has the offsets of
+    earlier runs, and records and bytes are of this run.
+    """
     done = 100 * reached.offsets // max(reached.offsets_in_all, 1)
+    if not reached.records and not reached.bytes:
+        return f"{done}%"
     words = [f"{done}%", f"{reached.records:,} records", size_in_words(reached.bytes)]
     if pace is not None and pace.records_per_second is not None:
         words.append(f"{pace.records_per_second:,.0f} records/s")

@@ -22,7 +22,7 @@ from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Backfill, Pause
 from etl.reader.options import with_pipeline_advice
-from etl.report.run_progress import Doing, ReadSoFar, Verb
+from etl.report.run_progress import Doing, ReadSoFar, Verb, format_progress
 from etl.report.run_report import BackfillProgress, progress_of_backfill
 from etl.run.backfill import Beginning, action_for_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OnActiveMembers
@@ -167,6 +167,9 @@ def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() ->
     report.backfill = BackfillProgress(10, 24)
     found = progress_of_backfill(doing, report).reached
     assert found and (found.offsets, found.offsets_in_all) == (10 + 3, 24)
+    assert format_progress(found) == "54%, 3 records, 300 B"
+    begun = progress_of_backfill(Doing(Verb.FETCH, ReadSoFar(0, 1, 0, 4, 0, 0)), report).reached
+    assert begun and format_progress(begun) == "41%", "no records are those of earlier runs"
     assert progress_of_backfill(Doing(Verb.PLAN), report) == Doing(Verb.PLAN)
 
 

@@ -241,7 +241,7 @@ class SourceSettings(Section):
         default=None,
         pattern=NAME,
         description="Used where brokers report no cluster id (Kafka before 0.10.1, Jafka). Keep it "
-        "after their upgrade",
+        "after their upgrade. If the same brokers have a new id: the former one",
     )
     topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(
         min_length=1,

@@ -67,7 +67,7 @@ def payload(number: int) -> bytes:
 
 def fill(cluster: EmbeddedCluster, messages: int, partitions: int) -> None:
     """As many messages in each partition."""
-    with SimpleConsumer("127.0.0.1", cluster.brokers[0].port, generation="jafka") as broker:
+    with SimpleConsumer("127.0.0.1", cluster.brokers[0].port, broker_type="jafka") as broker:
         for at in range(messages // _SET):
             broker.produce(
                 TOPIC,

@@ -426,7 +426,7 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
                 broker.port,
                 connect_timeout_s=_CONNECT_TIMEOUT_S,
                 request_timeout_s=source.request_timeout_s,
-                generation=broker.generation or configured_family(source),
+                broker_type=broker.broker_type or configured_family(source),
                 security=source.way_in,
             ) as consumer:
                 introduction = consumer.introduction()
@@ -745,7 +745,7 @@ def _connect(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
         addresses,
         connect_timeout_s=_CONNECT_TIMEOUT_S,
         timeout_s=source.request_timeout_s,
-        generation=configured_family(source),
+        broker_type=configured_family(source),
         security=source.way_in,
     )
 

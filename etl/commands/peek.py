@@ -306,7 +306,7 @@ class PeekedPartition:
 
     def _consumer(self, leader: Leader) -> SimpleConsumer:
         return self._cluster.consumer(
-            leader.broker.host, leader.broker.port, leader.broker.generation
+            leader.broker.host, leader.broker.port, leader.broker.broker_type
         )
 
     def _find_leader(self) -> Leader:

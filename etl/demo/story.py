@@ -227,7 +227,7 @@ class JafkaClicks:
 
     def produce(self, cluster: EmbeddedCluster, first: int, count: int) -> None:
         consumers = [
-            SimpleConsumer("127.0.0.1", broker.port, generation=BrokerFamily.JAFKA.value)
+            SimpleConsumer("127.0.0.1", broker.port, broker_type=BrokerFamily.JAFKA.value)
             for broker in cluster.brokers
         ]
         try:

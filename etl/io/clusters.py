@@ -39,7 +39,7 @@ def registered_cluster(
     *,
     physical: bool,
     timeout_s: float,
-    generation: str | None = None,
+    broker_type: str | None = None,
     known: Iterable[TopicPartition] = (),
     connect_timeout_s: float = CONNECT_WITHIN_S,
     security: Security = OPEN,
@@ -47,7 +47,7 @@ def registered_cluster(
     """Open the cluster registered in ZooKeeper; the caller closes it before the session. Raises as
     `registered_brokers`.
 
-    `generation`: broker type or release, if configured; None: detected. `security`: the listener,
+    `broker_type`: broker type or release, if configured; None: detected. `security`: the listener,
     and how to connect to it. `known`: earlier Jafka partitions, so that those of an unavailable
     broker are reported without leader.
     """
@@ -61,7 +61,7 @@ def registered_cluster(
             addresses,
             connect_timeout_s=connect_timeout_s,
             timeout_s=timeout_s,
-            generation=generation,
+            broker_type=broker_type,
             security=security,
             listeners=lambda: read_listeners(zookeeper),
         )
@@ -69,6 +69,6 @@ def registered_cluster(
         addresses,
         connect_timeout_s=connect_timeout_s,
         timeout_s=timeout_s,
-        generation=min(brokers).generation,
+        broker_type=min(brokers).broker_type,
         registry=lambda topics: read_physical_cluster(zookeeper, topics, before),
     )

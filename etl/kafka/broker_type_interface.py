@@ -222,8 +222,8 @@ class BrokerProtocol(Protocol):
         """Request records of several partitions."""
 
     @property
-    def generation(self) -> str | None:
-        """Return the name in `Generation.names` with which the next connection skips detection.
+    def broker_type(self) -> str | None:
+        """Return the name in `BrokerType.names` with which the next connection skips detection.
 
         None: each connection does the handshake.
         """
@@ -393,7 +393,7 @@ class BrokerType(Protocol):
     """A broker type: its names, and its handshake."""
 
     names: Collection[str]
-    """Names of this type (`Broker.generation`)."""
+    """Names of this type (`Broker.broker_type`)."""
     releases: Collection[str] = ()
     """Names that are releases: the protocol is known without a request to the broker."""
     without_isolation: Collection[str] = ()

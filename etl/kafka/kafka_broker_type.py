@@ -192,12 +192,12 @@ class KafkaProtocol(BrokerProtocol):
     """Requests to one broker, in the versions that it reported, else those of its release."""
 
     def __init__(
-        self, api_versions: ApiVersions, client_id: str, address: str, generation: str = _DETECTED
+        self, api_versions: ApiVersions, client_id: str, address: str, broker_type: str = _DETECTED
     ) -> None:
         self.api_versions = api_versions
         self._client_id = client_id
         self.address = address
-        self._generation = generation
+        self._broker_type = broker_type
 
     @classmethod
     def of_release(cls, release: str, client_id: str, address: str) -> KafkaProtocol:
@@ -211,8 +211,8 @@ class KafkaProtocol(BrokerProtocol):
         )
 
     @property
-    def generation(self) -> str | None:
-        return self._generation
+    def broker_type(self) -> str | None:
+        return self._broker_type
 
     def release_mismatch(
         self, reported: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -252,13 +252,13 @@ class KafkaProtocol(BrokerProtocol):
     @property
     def release(self) -> str:
         """The release of the broker: the configured one, else by its API versions."""
-        if self._generation == _DETECTED:
+        if self._broker_type == _DETECTED:
             return versions.release(self.api_versions)
-        return self._generation.removeprefix(f"{_DETECTED}-")
+        return self._broker_type.removeprefix(f"{_DETECTED}-")
 
     def introduction(self) -> str:
         fetch = self.version_of(Api.FETCH)
-        if self._generation == _DETECTED:
+        if self._broker_type == _DETECTED:
             return f"Kafka {self.release} by its API versions, Fetch v{fetch}"
         return f"Kafka, treated as {self.release}, Fetch v{fetch}"
 

@@ -256,8 +256,8 @@ def _generations_content(plan: Plan, brokers: Sequence[Broker]) -> list[Any] | N
     generations = {}
     for offset_range in plan.ranges:
         leader = offset_range.leader
-        if leader and leader.broker.generation:
-            generations[leader.broker] = leader.broker.generation
+        if leader and leader.broker.broker_type:
+            generations[leader.broker] = leader.broker.broker_type
     if not generations:
         return None
     return [generations.get(broker) for broker in brokers]
@@ -434,8 +434,8 @@ def _ranges(
 ) -> tuple[OffsetRange, ...]:
     generations = document.get("generations") or [None] * len(document["leaders"])
     brokers = []
-    for (number, host, port), generation in zip(document["leaders"], generations, strict=True):
-        brokers.append(Broker(number, host, port, generation))
+    for (number, host, port), broker_type in zip(document["leaders"], generations, strict=True):
+        brokers.append(Broker(number, host, port, broker_type))
     columns = [document["ranges"][name] for name in _RANGE_COLUMNS]
     ranges = []
     for i, size, before, broker, epoch in zip(*columns, strict=True):

@@ -48,7 +48,7 @@ class Broker:
     id: int
     host: str
     port: int
-    generation: str | None = field(default=None, compare=False)
+    broker_type: str | None = field(default=None, compare=False)
     """Broker type or release, named as in `etl.kafka.broker_types`; None: the broker reports it in
     the handshake.
     """

@@ -121,7 +121,7 @@ def _open_cluster(options: FetchOptions) -> Cluster:
     return Cluster(
         options.bootstrap,
         timeout_s=options.timeout_s,
-        generation=options.generation,
+        broker_type=options.broker_type,
         idle_connections=IDLE_CONNECTIONS,
         security=options.security,
     )
@@ -483,7 +483,7 @@ def _read_from(
         broker.host,
         broker.port,
         request_timeout_s=options.timeout_s,
-        generation=broker.generation or options.generation,
+        broker_type=broker.broker_type or options.broker_type,
         max_response_bytes=options.max_batch_bytes + options.fetch_max_bytes + MIB,
         idle_connections=IDLE_CONNECTIONS,
         security=options.security,

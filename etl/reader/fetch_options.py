@@ -47,8 +47,8 @@ class FetchOptions:
     """Offsets that are gone, and at the end missing ones that nothing explains, are an error.
     False: read the existing records.
     """
-    generation: str | None = None
-    """Broker type or release of brokers that are looked up (`Broker.generation`); None: detected.
+    broker_type: str | None = None
+    """Broker type or release of brokers that are looked up (`Broker.broker_type`); None: detected.
     """
     security: Security = OPEN
     """Encryption and authentication of all brokers."""

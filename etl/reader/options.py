@@ -669,7 +669,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         fetch=FetchOptions(
             isolation=_isolation(options, physical),
             bootstrap=bootstrap,
-            generation=_generation(options),
+            broker_type=_broker_release(options),
             security=_security(options),
             timeout_s=_seconds(options, "request_timeout_s"),
             fails_on_data_loss=fails == "true",
@@ -693,7 +693,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def _generation(options: Mapping[str, str]) -> str | None:
+def _broker_release(options: Mapping[str, str]) -> str | None:
     """Return the broker release of `broker_version`. None: ask the brokers."""
     if "broker_version" not in options:
         return None

@@ -151,7 +151,7 @@ def _cluster_of(task: QueryTask, reading: ReadOptions) -> Cluster:
         return Cluster(
             addresses,
             timeout_s=reading.fetch.timeout_s,
-            generation=reading.fetch.generation,
+            broker_type=reading.fetch.broker_type,
             idle_connections=IDLE_CONNECTIONS,
             security=reading.fetch.security,
         )
@@ -159,7 +159,7 @@ def _cluster_of(task: QueryTask, reading: ReadOptions) -> Cluster:
     return Cluster(
         addresses,
         timeout_s=reading.fetch.timeout_s,
-        generation=min(task.brokers).generation,
+        broker_type=min(task.brokers).broker_type,
         idle_connections=IDLE_CONNECTIONS,
         registry=lambda topics: metadata,
     )
@@ -361,7 +361,7 @@ def _open_cluster(reading: ReadOptions, named: Sequence[TopicPartition]) -> Iter
         with Cluster(
             reading.fetch.bootstrap,
             timeout_s=reading.fetch.timeout_s,
-            generation=reading.fetch.generation,
+            broker_type=reading.fetch.broker_type,
             security=reading.fetch.security,
         ) as cluster:
             yield cluster
@@ -372,7 +372,7 @@ def _open_cluster(reading: ReadOptions, named: Sequence[TopicPartition]) -> Iter
             zookeeper,
             physical=reading.physical,
             timeout_s=reading.fetch.timeout_s,
-            generation=reading.fetch.generation,
+            broker_type=reading.fetch.broker_type,
             known=named,
             security=reading.fetch.security,
         ) as cluster,

@@ -161,14 +161,14 @@ class Discovery:
                 self.bootstrap(),
                 connect_timeout_s=connect_timeout_s,
                 timeout_s=timeout_s,
-                generation=family,
+                broker_type=family,
                 security=self._source.way_in,
             )
         return registered_cluster(
             self._zookeeper,
             physical=self._source.is_physical,
             timeout_s=timeout_s,
-            generation=family,
+            broker_type=family,
             known=known,
             connect_timeout_s=connect_timeout_s,
             security=self._source.way_in,

@@ -133,7 +133,7 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
         discovery.bootstrap(),
         terms,
         protocol=group.join.protocol,
-        generation=configured_family(source),
+        broker_type=configured_family(source),
         security=source.way_in,
     )
 

@@ -461,7 +461,7 @@ def _to_read(
             max_batch_bytes=source.max_batch_bytes,
             max_record_bytes=source.max_record_bytes,
             timeout_s=source.request_timeout_s,
-            generation=configured_family(source),
+            broker_type=configured_family(source),
             security=source.way_in,
         ),
         raw_columns(physical=source.is_physical),

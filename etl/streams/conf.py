@@ -300,7 +300,7 @@ class ConsumerConfig:
         return access_of(self.zookeeper_security)
 
     @property
-    def generation(self) -> str | None:
+    def broker_release(self) -> str | None:
         """Return the release of the brokers, if configured."""
         return None if self.broker_version is None else release_name(self.broker_version)
 

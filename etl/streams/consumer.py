@@ -220,7 +220,7 @@ class Consumer:
         self._is_physical = conf.is_physical
         self._request_timeout_s = options.timeout_s
         self._fetches = Fetches(
-            resources.cluster, options, conf.generation, resources.requests, resources.results
+            resources.cluster, options, conf.broker_release, resources.requests, resources.results
         )
         self._positions = Positions(
             resources.cluster,

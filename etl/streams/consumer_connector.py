@@ -613,7 +613,11 @@ class ConsumerConnector:
             resources = open_cluster(conf, until)
             options = conf.fetch_options
             fetches = Fetches(
-                resources.cluster, options, conf.generation, resources.requests, resources.results
+                resources.cluster,
+                options,
+                conf.broker_release,
+                resources.requests,
+                resources.results,
             )
             until.callback(fetches.close)
             positions = StreamPositions(

@@ -258,7 +258,7 @@ class Fetches:
             broker.host,
             broker.port,
             request_timeout_s=options.timeout_s,
-            generation=broker.generation or self._release_name,
+            broker_type=broker.broker_type or self._release_name,
             max_response_bytes=options.max_batch_bytes + options.fetch_max_bytes + MIB,
             security=self._cluster.security,
         )

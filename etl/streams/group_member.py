@@ -262,7 +262,7 @@ class MemberWithCoordinator:
             self._cluster.bootstrap,
             terms,
             protocol=GroupProtocol(group.protocol),
-            generation=self._release_name,
+            broker_type=self._release_name,
             security=self._cluster.security,
         )
         self._losses_handled = 0
@@ -439,7 +439,7 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
         cluster = Cluster(
             conf.addresses,
             timeout_s=conf.request_timeout_s,
-            generation=conf.generation,
+            broker_type=conf.broker_release,
             security=conf.way_in,
         )
     elif zookeeper is not None:
@@ -447,7 +447,7 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
             zookeeper,
             physical=conf.is_physical,
             timeout_s=conf.request_timeout_s,
-            generation=conf.generation,
+            broker_type=conf.broker_release,
             security=conf.way_in,
         )
     results = Results()
@@ -474,7 +474,7 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
             subscription,
             events,
             timeout_s=conf.request_timeout_s,
-            release_name=conf.generation,
+            release_name=conf.broker_release,
         )
 
     return ConsumerResources(cluster, requests, results, offset_store, group, open_member)

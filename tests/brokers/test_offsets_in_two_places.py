@@ -148,8 +148,8 @@ def test_offsets_are_kept_with_their_metadata_and_a_former_member_stores_none(
     host, _, port = stage.cluster.brokers[0].bootstrap.rpartition(":")
     topic = stage.new_topic()
     first, second = (TopicPartition(topic, partition) for partition in range(2))
-    generation = "jafka" if isinstance(stage, JafkaStage) else None
-    with SimpleConsumer(host, int(port), request_timeout_s=60, generation=generation) as consumer:
+    broker_type = "jafka" if isinstance(stage, JafkaStage) else None
+    with SimpleConsumer(host, int(port), request_timeout_s=60, broker_type=broker_type) as consumer:
         if isinstance(stage, JafkaStage):
             with pytest.raises(SettingsError, match="cannot report the coordinator"):
                 consumer.commit_offsets(unused_group, {first: 42})

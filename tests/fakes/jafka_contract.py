@@ -37,7 +37,7 @@ class ServedJafka:
     new_topic: Callable[[], str]
 
     def consumer(self) -> SimpleConsumer:
-        return SimpleConsumer(self.host, self.port, request_timeout_s=20, generation="jafka")
+        return SimpleConsumer(self.host, self.port, request_timeout_s=20, broker_type="jafka")
 
 
 def end_of(consumer: SimpleConsumer, partition: TopicPartition) -> int:
@@ -192,7 +192,7 @@ class JafkaContract:
         partitions = [TopicPartition(topic, number, 1) for number in range(2)]
         consumer.produce(topic, 0, HELLO + HELLO)
         consumer.produce(topic, 1, HELLO)
-        with Cluster([(served.host, served.port)], generation="jafka") as cluster:
+        with Cluster([(served.host, served.port)], broker_type="jafka") as cluster:
             leaders = dict.fromkeys(
                 partitions, Leader(Broker(1, served.host, served.port, "jafka"))
             )
@@ -216,7 +216,7 @@ class JafkaContract:
     ) -> None:
         partition = TopicPartition(topic, 0, 1)
         consumer.produce(topic, 0, HELLO)
-        with Cluster([(served.host, served.port)], generation="jafka") as cluster:
+        with Cluster([(served.host, served.port)], broker_type="jafka") as cluster:
             leaders = {partition: Leader(Broker(1, served.host, served.port, "jafka"))}
             beyond = read_fingerprints(cluster, {partition: (500, 15)}, leaders)
         assert beyond == {

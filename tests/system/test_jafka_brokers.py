@@ -57,7 +57,7 @@ def zookeeper(jafka: EmbeddedCluster) -> Iterator[ZooKeeper]:
 def produce(jafka: EmbeddedCluster, topic: str, records: int) -> None:
     for number, messages in click_messages(0, records, partitions=4, messages_per_set=10):
         with SimpleConsumer(
-            "127.0.0.1", jafka.brokers[number % 2].port, generation="jafka"
+            "127.0.0.1", jafka.brokers[number % 2].port, broker_type="jafka"
         ) as broker:
             broker.produce(topic, number // 2, messages)
 
@@ -133,7 +133,7 @@ def test_a_topic_deleted_on_both_brokers_and_recreated_is_another_one(
 ) -> None:
     before = read_creation_ids(zookeeper, [topic])
     for broker in jafka.brokers:
-        with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as request:
+        with SimpleConsumer("127.0.0.1", broker.port, broker_type="jafka") as request:
             assert request.delete_topic(topic) == 2
     assert wait_until(lambda: zookeeper.children(f"/brokers/topics/{topic}") is None, GONE_WITHIN_S)
     jafka.create_topic(topic, 1)

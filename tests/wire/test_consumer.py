@@ -556,7 +556,7 @@ def test_a_position_in_a_jafka_log_is_that_of_an_entry(monkeypatch: pytest.Monke
         bootstrap, registry = [(broker.host, broker.port)], registry_of(broker, 3)
 
         def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
-            cluster = Cluster(bootstrap, timeout_s=5, registry=registry, generation="jafka")
+            cluster = Cluster(bootstrap, timeout_s=5, registry=registry, broker_type="jafka")
             until.enter_context(cluster)
             results = Results()
             return ConsumerResources(cluster, Lane("requests", results), results)

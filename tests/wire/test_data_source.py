@@ -332,7 +332,7 @@ def test_an_error_of_the_planning_names_options_only(release: str) -> None:
         [planned] = RangesReader({**options, "startingOffsets": starts}).partitions()
         [read] = planned.value.ranges
         assert (read.from_offset, read.until_offset) == (4, 30)
-        assert read.leader and read.leader.broker.generation == f"kafka-{release}"
+        assert read.leader and read.leader.broker.broker_type == f"kafka-{release}"
         with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
             RangesReader({**options, "startingTimestamp": "1700000000000"}).partitions()
     assert not any(word in str(raised.value) for word in PIPELINE_WORDS)

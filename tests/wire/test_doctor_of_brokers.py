@@ -30,8 +30,8 @@ def findings_of(brokers: FakeBroker | OldBroker | ClusterMetadata, **source: Any
     else:
         source["bootstrap_servers"] = f"127.0.0.1:{brokers.port}"
         version = source.get("broker_version")
-        generation = f"kafka-{version}" if version else None
-        with Cluster([("127.0.0.1", brokers.port)], generation=generation) as cluster:
+        broker_type = f"kafka-{version}" if version else None
+        with Cluster([("127.0.0.1", brokers.port)], broker_type=broker_type) as cluster:
             metadata = cluster.describe(None)
     findings = Findings(plain_settings(source=source), contextlib.ExitStack())
     findings.zookeeper = cast(ZooKeeper, SimpleNamespace(read=lambda path: None))

@@ -161,7 +161,7 @@ def test_a_repeated_part_is_misaligned(brokers: Brokers, fails_on_data_loss: boo
 def known(partition: TopicPartition, brokers: Brokers) -> dict[TopicPartition, Fingerprint]:
     """By what the log is known: its last ten bytes."""
     led = leader(partition, brokers)
-    with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
+    with Cluster([(led.broker.host, led.broker.port)], broker_type="jafka") as cluster:
         return read_fingerprints(
             cluster, {partition: (end_of(partition, brokers), 10)}, {partition: led}
         )
@@ -169,7 +169,7 @@ def known(partition: TopicPartition, brokers: Brokers) -> dict[TopicPartition, F
 
 def test_a_fingerprint_may_span_two_segments(brokers: Brokers) -> None:
     led, end = leader(ONE, brokers), end_of(ONE, brokers)
-    with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
+    with Cluster([(led.broker.host, led.broker.port)], broker_type="jafka") as cluster:
         [found] = read_fingerprints(cluster, {ONE: (end, end - 1)}, {ONE: led}).values()
         content = (entry(b"a0") + wrapped(entry(b"a1"), entry(b"a2")) + entry(b"a3"))[1:]
         assert found == Fingerprint(
@@ -199,7 +199,7 @@ def test_a_log_recreated_since_the_plan_fails_the_task(brokers: Brokers, message
 def test_expired_bytes_prove_nothing(brokers: Brokers) -> None:
     partition, led = brokers[0].logs["clicks", 0], leader(ONE, brokers)
     cut, end = partition.starts[1], end_of(ONE, brokers)
-    with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
+    with Cluster([(led.broker.host, led.broker.port)], broker_type="jafka") as cluster:
         planned = read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led})
         partition.expire()
         assert read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led}) == {}
@@ -218,7 +218,7 @@ def test_a_refused_start_is_an_error_and_no_other_log(brokers: Brokers) -> None:
     broker.logs["clicks", 0].expire()
     broker.script[OFFSETS].append(refused)
     with (
-        Cluster([(broker.host, broker.port)], generation="jafka") as cluster,
+        Cluster([(broker.host, broker.port)], broker_type="jafka") as cluster,
         pytest.raises(BrokerError, match=r"refused to list offsets: UNKNOWN \(code -1\)") as caught,
     ):
         read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led})

@@ -78,7 +78,7 @@ def test_a_closed_consumer_may_ask_again(broker: FakeBroker, idle: IdleConnectio
 
 
 def test_another_client_has_its_own_connection(broker: FakeBroker, idle: IdleConnections) -> None:
-    for changes in ({}, {"client_id": "other"}, {"generation": "kafka"}, {}):
+    for changes in ({}, {"client_id": "other"}, {"broker_type": "kafka"}, {}):
         ask(broker, idle, **changes)
     assert (broker.connections, len(idle)) == (3, 3)
 
@@ -172,7 +172,9 @@ def test_a_connection_is_kept_after_the_last_of_several_answers(idle: IdleConnec
     with JafkaBroker(partitions=3).listening() as jafka:
 
         def consumer() -> SimpleConsumer:
-            return SimpleConsumer(jafka.host, jafka.port, generation="jafka", idle_connections=idle)
+            return SimpleConsumer(
+                jafka.host, jafka.port, broker_type="jafka", idle_connections=idle
+            )
 
         jafka.append("demo", 0, entry(b"hello"))
         with consumer() as one, pytest.raises(BrokerUnreachable):

@@ -35,7 +35,9 @@ def consumer(broker: JafkaBroker) -> Iterator[SimpleConsumer]:
 
 
 def consumer_of(broker: JafkaBroker, timeout_s: float = 5.0) -> SimpleConsumer:
-    return SimpleConsumer(broker.host, broker.port, request_timeout_s=timeout_s, generation="jafka")
+    return SimpleConsumer(
+        broker.host, broker.port, request_timeout_s=timeout_s, broker_type="jafka"
+    )
 
 
 class TestFakeJafka(JafkaContract):
@@ -88,7 +90,7 @@ def test_answers_are_read_between_many_requests() -> None:
 
     with (
         listening(serve) as port,
-        SimpleConsumer("127.0.0.1", port, request_timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer("127.0.0.1", port, request_timeout_s=5, broker_type="jafka") as consumer,
     ):
         times = {TopicPartition("demo", number): LATEST for number in range(150)}
         assert len(consumer.list_offsets(times)) == 150
@@ -104,7 +106,7 @@ def test_answers_are_read_between_many_requests() -> None:
 def test_a_kafka_configured_as_a_jafka_is_rejected() -> None:
     text = "closed on the first request.*that a Jafka or Kafka 0.7 broker listens there"
     with FakeBroker() as kafka:
-        with SimpleConsumer(kafka.host, kafka.port, generation="jafka") as consumer:
+        with SimpleConsumer(kafka.host, kafka.port, broker_type="jafka") as consumer:
             with pytest.raises(NotKafka, match=text):
                 consumer.introduction()
 
@@ -115,7 +117,7 @@ def test_another_server_configured_as_a_jafka_is_rejected() -> None:
 
     with (
         listening(http) as port,
-        SimpleConsumer("127.0.0.1", port, request_timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer("127.0.0.1", port, request_timeout_s=5, broker_type="jafka") as consumer,
     ):
         with pytest.raises(NotKafka, match="speaks HTTP"):
             consumer.introduction()
@@ -123,7 +125,9 @@ def test_another_server_configured_as_a_jafka_is_rejected() -> None:
 
 @pytest.mark.parametrize("text", [None, "kafka-0.8"])
 def test_a_jafka_configured_as_kafka_is_named(broker: JafkaBroker, text: str | None) -> None:
-    with SimpleConsumer(broker.host, broker.port, request_timeout_s=5, generation=text) as consumer:
+    with SimpleConsumer(
+        broker.host, broker.port, request_timeout_s=5, broker_type=text
+    ) as consumer:
         with pytest.raises(NotKafka, match="as Jafka and Kafka 0.7 do") as caught:
             consumer.topic_metadata()
     assert "Set source.broker_type: jafka" in caught.value.action

@@ -31,7 +31,7 @@ def looked(
     is_kept: bool = False,
 ) -> list[LookedAt]:
     end = until or broker.logs[partition.topic, partition.partition].end
-    with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
+    with SimpleConsumer("127.0.0.1", broker.port, broker_type="jafka") as consumer:
         found = verify_offsets(
             consumer,
             [UnverifiedOffset(partition, offset, walk_from, end, is_kept) for offset in offsets],
@@ -175,7 +175,7 @@ def test_partitions_are_verified_by_two_requests(broker: JafkaBroker) -> None:
         UnverifiedOffset(OTHER, 2 * size + 1, 0, 4 * size),
     ]
     leader = Leader(Broker(7, "127.0.0.1", broker.port, "jafka"))
-    with Cluster([("127.0.0.1", broker.port)], generation="jafka") as cluster:
+    with Cluster([("127.0.0.1", broker.port)], broker_type="jafka") as cluster:
         found = cluster.looked_at(doubted, {LOG: leader, OTHER: leader})
         assert cluster.looked_at((), {}) == {}
     assert [len(body) > 2 for kind, body in broker.requests if kind == MULTIFETCH].count(True) == 2
@@ -193,7 +193,7 @@ def test_few_of_many_misaligned_offsets_are_reported_in_full(broker: JafkaBroker
         doubted = [UnverifiedOffset(one, offset, 0, 400 * size) for one in partitions]
         return dict(verify_offsets(consumer, doubted))
 
-    with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
+    with SimpleConsumer("127.0.0.1", broker.port, broker_type="jafka") as consumer:
         request_count = len(broker.requests)
         assert {one.is_entry for one in verified(300 * size).values()} == {True}
         assert len(broker.requests) - request_count == 3  # a greeting, a look and a walk

@@ -158,7 +158,7 @@ def test_a_time_is_a_segment_written_by_then(old: OldBroker, cluster: Cluster) -
 
 def test_the_detected_release_goes_to_tasks(old: OldBroker, cluster: Cluster) -> None:
     found = cluster.extents([DEMO], isolation=COMMITTED)
-    assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
+    assert found.leaders[DEMO].broker.broker_type == f"kafka-{old.release}"
     reported = old.requests.count((API_VERSIONS, 0))
     assert rows([OffsetRange(DEMO, 22, 27, found.leaders[DEMO])], old)[0] == values(22, 27)
     assert old.requests.count((API_VERSIONS, 0)) == reported, (
@@ -168,7 +168,7 @@ def test_the_detected_release_goes_to_tasks(old: OldBroker, cluster: Cluster) ->
 
 def test_a_configured_release_is_probed_once_under_read_committed(old: OldBroker) -> None:
     with Cluster(
-        [("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}"
+        [("127.0.0.1", old.port)], timeout_s=5, broker_type=f"kafka-{old.release}"
     ) as cluster:
         metadata = cluster.describe(["demo"])
         for _ in range(2):
@@ -221,10 +221,10 @@ def test_a_version_above_the_brokers_own_names_the_setting(
     old.hangs_up, newer = hangs_up, f"kafka-{text}"
     leader = Leader(Broker(1, "127.0.0.1", old.port, newer))
     with pytest.raises(SettingsError) as raised:
-        with Cluster([("127.0.0.1", old.port)], timeout_s=1, generation=newer) as cluster:
+        with Cluster([("127.0.0.1", old.port)], timeout_s=1, broker_type=newer) as cluster:
             cluster.extents([DEMO], isolation=COMMITTED, metadata=cluster.describe(["demo"]))
             cluster.members_of("g", [leader.broker])
-            rows([OffsetRange(DEMO, 20, 30, leader)], old, generation=newer)
+            rows([OffsetRange(DEMO, 20, 30, leader)], old, broker_type=newer)
     assert raised.value.where == {"key": "source.broker_version", "broker": f"127.0.0.1:{old.port}"}
     assert (
         f"is treated as Kafka {text}, and answers like Kafka {old.release}" in raised.value.message
@@ -235,7 +235,7 @@ def test_a_version_above_the_brokers_own_names_the_setting(
 def test_a_broker_that_only_fails_is_not_reported_as_an_older_one(old: OldBroker) -> None:
     def metadata() -> object:
         release = f"kafka-{old.release}"
-        with SimpleConsumer("127.0.0.1", old.port, generation=release) as consumer:
+        with SimpleConsumer("127.0.0.1", old.port, broker_type=release) as consumer:
             return consumer.topic_metadata().topics.keys()
 
     old.script[METADATA].append(hang_up)

@@ -64,7 +64,7 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
                 [(broker.host, broker.port)],
                 timeout_s=settings.source.request_timeout_s,
                 registry=registry_of(broker, 3),
-                generation="jafka",
+                broker_type="jafka",
             ) as cluster:
                 yield cluster
 

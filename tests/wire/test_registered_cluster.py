@@ -55,7 +55,7 @@ def cluster_of(registry: Registry) -> Cluster:
         [("127.0.0.1", registry.brokers[0].port)],
         timeout_s=5,
         registry=registry,
-        generation="jafka",
+        broker_type="jafka",
     )
 
 

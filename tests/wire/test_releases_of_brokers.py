@@ -48,18 +48,18 @@ def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
 
 
 def consumer_of(
-    broker: OldBroker | FakeBroker, generation: str | None = None, timeout_s: float = 5
+    broker: OldBroker | FakeBroker, broker_type: str | None = None, timeout_s: float = 5
 ) -> SimpleConsumer:
     return SimpleConsumer(
-        "127.0.0.1", broker.port, request_timeout_s=timeout_s, generation=generation
+        "127.0.0.1", broker.port, request_timeout_s=timeout_s, broker_type=broker_type
     )
 
 
 def test_an_old_broker_is_recognized(old: OldBroker) -> None:
     with consumer_of(old) as consumer:
-        assert consumer.generation is None
+        assert consumer.broker_type is None
         assert consumer.earliest_or_latest_offset("demo", 0, -1) == 1
-        assert consumer.generation == f"kafka-{old.release}"
+        assert consumer.broker_type == f"kafka-{old.release}"
         version = 1 if old.release == "0.9" else 0
         introduction = f"Kafka, treated as {old.release}, Fetch v{version}"
         assert consumer.introduction() == introduction
@@ -120,7 +120,7 @@ def test_a_busy_or_restarting_broker_is_not_taken_for_an_old_one(
         assert consumer.introduction().startswith("Kafka 3.9")
         assert broker.requests[-1] == ASKED_VERSIONS
         assert act is slowly or broker.requests == ASKED_AGAIN or hangs_up_on_the_old_request
-        assert consumer.generation == "kafka"
+        assert consumer.broker_type == "kafka"
 
 
 def test_a_port_that_hangs_up_on_everything_is_no_broker() -> None:
@@ -147,10 +147,10 @@ def test_an_unknown_configured_generation_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "generation", ["kafka", "kafka-0.8", "kafka-0.9", "kafka-0.10.0", "kafka-3.9", "kafka-4.1"]
+    "broker_type", ["kafka", "kafka-0.8", "kafka-0.9", "kafka-0.10.0", "kafka-3.9", "kafka-4.1"]
 )
-def test_a_broker_without_answers_is_unreachable_at_the_deadline(generation: str) -> None:
-    with FakeBroker() as silent, consumer_of(silent, generation, timeout_s=0.3) as consumer:
+def test_a_broker_without_answers_is_unreachable_at_the_deadline(broker_type: str) -> None:
+    with FakeBroker() as silent, consumer_of(silent, broker_type, timeout_s=0.3) as consumer:
         silent.script[API_VERSIONS].extend([never] * 5)
         silent.script[LIST_OFFSETS].extend([never] * 5)
         began = time.monotonic()
@@ -160,12 +160,12 @@ def test_a_broker_without_answers_is_unreachable_at_the_deadline(generation: str
 
 
 @pytest.mark.parametrize(
-    ("generation", "version"),
+    ("broker_type", "version"),
     [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 7)],
 )
-def test_the_first_request_fits_a_configured_release(generation: str, version: int) -> None:
-    with FakeBroker() as broker, consumer_of(broker, generation) as consumer:
-        assert consumer.introduction().startswith(f"Kafka, treated as {generation[6:]}, ")
+def test_the_first_request_fits_a_configured_release(broker_type: str, version: int) -> None:
+    with FakeBroker() as broker, consumer_of(broker, broker_type) as consumer:
+        assert consumer.introduction().startswith(f"Kafka, treated as {broker_type[6:]}, ")
         assert broker.requests == [(LIST_OFFSETS, version)]
 
 
@@ -185,7 +185,7 @@ def broker_of(release: str, world: World | None = None, broker_id: int = 1) -> F
 
 
 def cluster_of(broker: FakeBroker, text: str) -> Cluster:
-    return Cluster([(broker.host, broker.port)], timeout_s=2, generation=f"kafka-{text}")
+    return Cluster([(broker.host, broker.port)], timeout_s=2, broker_type=f"kafka-{text}")
 
 
 def extents_of(cluster: Cluster, isolation: Isolation) -> set[TopicPartition]:

@@ -247,7 +247,7 @@ class Cluster(OffsetsByTime):
         return averages
 
     def _consumer_of(self, broker: Broker) -> SimpleConsumer:
-        return self.consumer(broker.host, broker.port, broker.generation)
+        return self.consumer(broker.host, broker.port, broker.broker_type)
 
 
 def _members_or_error(consumer: SimpleConsumer, group: str) -> MembersResponse | EtlError:

@@ -467,7 +467,7 @@ class ConnectionKey(NamedTuple):
     host: str
     port: int
     client_id: str
-    generation: str | None
+    broker_type: str | None
     """As configured."""
     security: Security
     """Encryption and login."""

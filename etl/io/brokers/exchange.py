@@ -276,7 +276,7 @@ class Exchange:
         connect_timeout_s: float,
         timeout_s: float,
         max_response_bytes: int,
-        generation: str | None = None,
+        broker_type: str | None = None,
         idle_connections: IdleConnections | None = None,
         security: Security = OPEN,
     ) -> None:
@@ -288,12 +288,12 @@ class Exchange:
         )
         self._timeout_s = timeout_s
         self._max_response_bytes = max_response_bytes
-        self._generation = generation
-        self.generation = generation
+        self._broker_type = broker_type
+        self.broker_type = broker_type
         """Configured, or detected with the last connection."""
         self._idle_connections = idle_connections
-        self._connection_key = ConnectionKey(host, port, client_id, generation, security)
-        self._may_be_other_release = is_release_name(generation)
+        self._connection_key = ConnectionKey(host, port, client_id, broker_type, security)
+        self._may_be_other_release = is_release_name(broker_type)
         """True if a failure may come from another release than configured; checked once."""
         self._was_compared = False
         self._may_reuse_idle = True
@@ -499,13 +499,13 @@ class Exchange:
         closes the connection; 0.9 does not answer. So after such a failure the broker's release is
         requested, once.
         """
-        if self._generation is None or not self._may_be_other_release:
+        if self._broker_type is None or not self._may_be_other_release:
             return failure
         self._may_be_other_release = False
         detected = self._detect_protocol()
         if detected is None:
             return failure
-        return detected.release_mismatch(self._generation) or failure
+        return detected.release_mismatch(self._broker_type) or failure
 
     def reject_other_release(self, isolation: Isolation) -> None:
         """Compare the broker's release with the configured one, if one is configured.
@@ -514,13 +514,17 @@ class Exchange:
         the broker lacks what that release speaks, or the isolation would be lost: to a Fetch
         version from before transactions a broker returns aborted and open ones, without an error.
         """
-        if self._generation is None or self._was_compared or not is_release_name(self._generation):
+        if (
+            self._broker_type is None
+            or self._was_compared
+            or not is_release_name(self._broker_type)
+        ):
             return
         self._was_compared = True
         detected = self._detect_protocol()
         if detected is None:
             return
-        mismatch = detected.release_mismatch(self._generation, isolation)
+        mismatch = detected.release_mismatch(self._broker_type, isolation)
         if mismatch:
             raise mismatch
 
@@ -563,12 +567,12 @@ class Exchange:
                     lambda greeting: self._handshake.greet(greeting, deadline),
                     client_id=self._client_id,
                     address=self.address,
-                    told=self._generation,
+                    told=self._broker_type,
                 )
             except (BrokerUnreachable, CorruptData, NotKafka) as failure:
                 raise self._explain(failure) from None
         _, protocol = self._open
-        self.generation = protocol.generation or self._generation
+        self.broker_type = protocol.broker_type or self._broker_type
         self._connection_check = protocol.check_if_truncated
         return self._open
 

@@ -647,7 +647,7 @@ class CoordinatedMember:
         bootstrap    brokers that are requested for the coordinator
         terms        how to join
         protocol     classic or consumer protocol
-        generation   broker type or release (`Broker.generation`); None: detected
+        broker_type  broker type or release (`Broker.broker_type`); None: detected
         security     encryption and login
 
     Used by one thread. `rejoin`, `follow` and `leave` end a `hold`.
@@ -659,13 +659,13 @@ class CoordinatedMember:
         terms: MemberTerms,
         *,
         protocol: GroupProtocol = GroupProtocol.CLASSIC,
-        generation: str | None = None,
+        broker_type: str | None = None,
         security: Security = OPEN,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._terms = terms
         self._protocol = protocol
-        self._generation = generation
+        self._broker_type = broker_type
         self._security = security
         self._running: _RunningMember | None = None
         self._assignment: MemberAssignment | None = None
@@ -863,7 +863,7 @@ class CoordinatedMember:
             self._terms.group,
             answers_in_s=self._terms.answers_in_s,
             longest_s=longest_s,
-            generation=self._generation,
+            broker_type=self._broker_type,
             security=self._security,
         )
 

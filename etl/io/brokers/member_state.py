@@ -280,7 +280,7 @@ class CoordinatorConnection:
     bootstrap      brokers that are requested for the coordinator, one after the other
     answers_in_s   timeout of an ordinary response, and of the connect
     longest_s      timeout of any response: a join waits for all members
-    generation     broker type or release (`Broker.generation`); None: detected
+    broker_type    broker type or release (`Broker.broker_type`); None: detected
     security       encryption and login
     """
 
@@ -291,7 +291,7 @@ class CoordinatorConnection:
         *,
         answers_in_s: float,
         longest_s: float,
-        generation: str | None = None,
+        broker_type: str | None = None,
         security: Security = OPEN,
     ) -> None:
         if not bootstrap:
@@ -303,7 +303,7 @@ class CoordinatorConnection:
         self._group = group
         self._answers_in_s = answers_in_s
         self._longest_s = longest_s
-        self._generation = generation
+        self._broker_type = broker_type
         self._security = security
         self._open: BrokerRequests | None = None
 
@@ -375,6 +375,6 @@ class CoordinatorConnection:
             port,
             connect_timeout_s=self._answers_in_s,
             request_timeout_s=timeout_s,
-            generation=self._generation,
+            broker_type=self._broker_type,
             security=self._security,
         )

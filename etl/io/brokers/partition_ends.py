@@ -79,7 +79,7 @@ class Brokers:
         bootstrap          host and port of the brokers that are requested first
         keeps              connections kept after each request; None: `max_kept_connections`
         registry           source of the cluster's metadata instead of the brokers
-        generation         type or release of all brokers (`Broker.generation`); None: detected
+        broker_type        type or release of all brokers (`Broker.broker_type`); None: detected
         idle_connections   pool to take connections from and to return them to with `close`; None:
                            no reuse
         security           encryption and login
@@ -95,7 +95,7 @@ class Brokers:
         connect_timeout_s: float = 10.0,
         timeout_s: float = TIMEOUT_S,
         registry: Registry | None = None,
-        generation: str | None = None,
+        broker_type: str | None = None,
         idle_connections: IdleConnections | None = None,
         keeps: int | None = None,
         security: Security = OPEN,
@@ -111,7 +111,7 @@ class Brokers:
         self._timeout_s = timeout_s
         self._registry = registry
         self._listeners = listeners
-        self._generation = generation
+        self._broker_type = broker_type
         self._idle_connections = idle_connections
         self.security = security
         """Encryption and login of the brokers' listeners."""
@@ -201,7 +201,7 @@ class Brokers:
             by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(partition)
         requests = []
         for broker, partitions in by_address.values():
-            consumer = self.consumer(broker.host, broker.port, broker.generation)
+            consumer = self.consumer(broker.host, broker.port, broker.broker_type)
             requests.append((consumer, partitions))
         return self.request_in_parallel(requests, ask)
 
@@ -242,31 +242,31 @@ class Brokers:
         consumers: dict[tuple[str, int], SimpleConsumer] = {}
         for broker in brokers:
             address = (broker.host, broker.port)
-            consumers[address] = self.consumer(broker.host, broker.port, broker.generation)
+            consumers[address] = self.consumer(broker.host, broker.port, broker.broker_type)
         unsure = []
         for consumer in consumers.values():
-            if returns_uncommitted_records(consumer.generation):
+            if returns_uncommitted_records(consumer.broker_type):
                 unsure.append((consumer, isolation))
         self.request_in_parallel(
             unsure, lambda consumer, wanted: consumer.reject_other_release(wanted)
         )
 
-    def _with_generation(self, broker: Broker) -> Broker:
+    def _with_broker_type(self, broker: Broker) -> Broker:
         """Return the broker with its detected type, so that it need not be detected again."""
-        found = self.consumer(broker.host, broker.port, broker.generation).generation
-        if found == broker.generation:
+        found = self.consumer(broker.host, broker.port, broker.broker_type).broker_type
+        if found == broker.broker_type:
             return broker
-        return replace(broker, generation=found)
+        return replace(broker, broker_type=found)
 
-    def consumer(self, host: str, port: int, generation: str | None = None) -> SimpleConsumer:
-        """Return the only connection to this address; `generation`: see `Broker`."""
+    def consumer(self, host: str, port: int, broker_type: str | None = None) -> SimpleConsumer:
+        """Return the only connection to this address; `broker_type`: see `Broker`."""
         if (host, port) not in self._consumers:
             consumer = SimpleConsumer(
                 host,
                 port,
                 request_timeout_s=self._timeout_s,
                 connect_timeout_s=self._connect_timeout_s,
-                generation=generation or self._generation,
+                broker_type=broker_type or self._broker_type,
                 idle_connections=self._idle_connections,
                 security=self.security,
             )
@@ -578,7 +578,7 @@ class OffsetsOfLeaders(Brokers):
                 failure = failure or response
                 continue
             # All partitions of a response have the same leader.
-            broker = self._with_generation(leaders[next(iter(response))].broker)
+            broker = self._with_broker_type(leaders[next(iter(response))].broker)
             for partition, listed in response.items():
                 leader = leaders[partition]
                 if leader.broker is not broker:

@@ -97,7 +97,7 @@ class BrokerRequests:
         connect_timeout_s: float = 10.0,
         request_timeout_s: float = TIMEOUT_S,
         max_response_bytes: int = 320 * MIB,
-        generation: str | None = None,
+        broker_type: str | None = None,
         idle_connections: IdleConnections | None = None,
         security: Security | Mapping[str, Any] = OPEN,
     ) -> None:
@@ -118,7 +118,7 @@ class BrokerRequests:
             connect_timeout_s=connect_timeout_s,
             timeout_s=request_timeout_s,
             max_response_bytes=max_response_bytes,
-            generation=generation,
+            broker_type=broker_type,
             idle_connections=idle_connections,
             security=security,
         )
@@ -131,12 +131,12 @@ class BrokerRequests:
         return self._exchange.address
 
     @property
-    def generation(self) -> str | None:
-        """Broker type or release (`Broker.generation`): configured, or detected by the first call.
+    def broker_type(self) -> str | None:
+        """Broker type or release (`Broker.broker_type`): configured, or detected by the first call.
 
         None before.
         """
-        return self._exchange.generation
+        return self._exchange.broker_type
 
     def close(self) -> None:
         """Close the connection, or return it for reuse; drop a fetch in flight.
@@ -180,7 +180,7 @@ class BrokerRequests:
         return self._protocol().introduction()
 
     def reject_other_release(self, isolation: Isolation) -> None:
-        """Request the broker's versions once, if `generation` is a release such as `kafka-0.10.2`.
+        """Request the broker's versions once, if `broker_type` is a release such as `kafka-0.10.2`.
 
         Raises OtherRelease if it lacks what that release speaks, or has transactions that the
         release lacks while the isolation requires them. A broker that does not answer within five
@@ -635,7 +635,7 @@ class GroupOffsets(BrokerRequests):
                 broker.host,
                 broker.port,
                 request_timeout_s=self._timeout_s,
-                generation=self.generation,
+                broker_type=self.broker_type,
                 security=self.security,
             )
         ) as coordinator:
@@ -669,7 +669,7 @@ class SimpleConsumer(GroupOffsets):
                              `fetch_max_wait_ms` longer, and so may a call after a throttled
                              response, or one whose response arrives at 8 KiB/s or more
         max_response_bytes   larger responses are rejected before memory is reserved
-        generation           broker type or release (`Broker.generation`); None: detected
+        broker_type          broker type or release (`Broker.broker_type`); None: detected
         idle_connections     pool to take a connection from and to return it to with `close`;
                              None: no reuse
         security             encryption and login, or keys of `source.security` in a conf

@@ -109,7 +109,7 @@ def test_a_broker_id_that_is_no_number_is_no_broker() -> None:
 def test_a_jafka_broker_has_three_or_four_fields(payload: bytes, host: str, port: int) -> None:
     found = parse_physical_broker("3", payload)
     assert found == Broker(3, host, port)
-    assert found.generation == "jafka"
+    assert found.broker_type == "jafka"
     assert dialect_of(payload) is BrokerFamily.JAFKA
 
 

@@ -226,7 +226,7 @@ def test_records_have_the_newest_format_of_the_broker(release: str, magic: int) 
 )
 def test_a_version_of_a_broker_is_of_a_release(version: str, name: str) -> None:
     assert release_name(version) == name
-    assert any(name in generation.names for generation in BROKER_TYPES)
+    assert any(name in broker_type.names for broker_type in BROKER_TYPES)
 
 
 @pytest.mark.parametrize("version", ["0.7", "0.12", "5.0", "10", "", "new", "0.9.x", "0.9."])
@@ -244,7 +244,7 @@ def test_every_release_answers_the_requests_of_a_run(name: str) -> None:
     reported.list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {})
     targets = (FetchTarget(DEMO, 0, 1),)
     reported.fetch(Fetch(targets, Isolation.READ_COMMITTED, 1, 1, 1)).frame(1)
-    assert reported.generation == name
+    assert reported.broker_type == name
 
 
 @pytest.mark.parametrize(

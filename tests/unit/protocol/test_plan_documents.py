@@ -166,7 +166,7 @@ def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -
     )
     plan = with_id(plain_plan(1, loaded_until={partition: 5, old: 5}, ranges=ranges))
     found = parse_plan(render_plan(plan), path="p")
-    assert [r.leader.broker.generation for r in found.ranges if r.leader] == [None, "kafka-0.8"]
+    assert [r.leader.broker.broker_type for r in found.ranges if r.leader] == [None, "kafka-0.8"]
     assert plan.id == plan_id(replace(plan, ranges=tuple(replace(r, leader=None) for r in ranges)))
 
 

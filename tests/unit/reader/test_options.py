@@ -353,8 +353,8 @@ def test_the_page_of_the_reader_names_every_option() -> None:
 
 def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> None:
     given = {SERVERS: "b:9092", "subscribe": "clicks"}
-    assert parse_options(given).fetch.generation is None
-    assert parse_options({**given, "broker_version": "0.9.0.1"}).fetch.generation == "kafka-0.9"
+    assert parse_options(given).fetch.broker_type is None
+    assert parse_options({**given, "broker_version": "0.9.0.1"}).fetch.broker_type == "kafka-0.9"
     text = "The API versions of brokers of version 0.7 are unknown.*option broker_version"
     with pytest.raises(SettingsError, match=text):
         parse_options({**given, "broker_version": "0.7"})

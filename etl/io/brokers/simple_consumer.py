@@ -368,11 +368,11 @@ class GroupOffsets(BrokerRequests):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> None:
-        """Commit next offsets with metadata, at the group coordinator.
+        """Commit next offsets with metadata; raise the first error of those `commit_each` returns.
 
-        `in_zookeeper`: by this broker in ZooKeeper (OffsetCommit 0). A coordinator that moved or is
-        loading is found and requested again until `request_timeout_s`. Raises as the module's
-        table.
+        They go to the group coordinator. `in_zookeeper`: by this broker in ZooKeeper (OffsetCommit
+        0). A coordinator that moved or is loading is found and requested again until
+        `request_timeout_s`. Raises as the module's table.
         """
         next_offsets = by_partition(offsets)
         refusals = self.commit_each(
@@ -483,7 +483,7 @@ class GroupOffsets(BrokerRequests):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> ByPartition[CommittedOffset]:
-        """Return next offsets and metadata as `fetch_each`. Raises the first partition's error.
+        """Return next offsets and metadata; raise the first error of those `fetch_each` returns.
 
         A broker of 0.8.2 does not know the topics of a moment ago: its error for them is no proof
         that nothing is committed.
@@ -515,9 +515,9 @@ class GroupOffsets(BrokerRequests):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> ByPartition[CommittedOffset]:
-        """Return next offsets and their metadata, from the group coordinator, or each one's error.
+        """Return next offsets and metadata as `fetch_offsets`, and each partition's error with it.
 
-        `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
+        They come from the group coordinator. `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
         transaction (from 2.5 on). A coordinator that moved or is loading is requested again; both
         until `request_timeout_s`. Raises MembershipLost, and ValueError for a negative generation.
         """

@@ -46,6 +46,7 @@ from etl.decide.partition_owners import (
     reject_unrecorded_commit,
 )
 from etl.decide.reconcile import (
+    is_unidentified,
     naming_table,
     reject_other_ledger,
     where_we_stand,
@@ -173,6 +174,11 @@ def accept_table(
         sentence += f"; {rows:,} rows of that plan are in it, "
         sentence += "so it is recorded as done" if rows else "so the next run replaces it"
     sentence += describe_accepted(topics)
+    if is_unidentified(ledger, table) and not ledger.newest.is_physical:
+        sentence += (
+            f". Whether plan {ledger.newest.number} is in it remains unknown: `etl ledger restore "
+            "CONF` continues after the rows in the table"
+        )
     if any(change.why == REMOVED_ROWS for change in changes):
         sentence += (
             "; `etl verify CONF` counts the rows that are missing now, and `etl replay` loads them "

@@ -51,10 +51,12 @@ from etl.decide.restore_ledger import (
     PartitionSources,
     as_members_see,
     describe_each_move,
+    describe_ends_without_rows,
     describe_restored_rows,
     differences,
     differing_offsets,
     expect_run,
+    find_ends_without_rows,
     find_lost_part,
     is_forgotten,
     plan_in_table,
@@ -247,15 +249,20 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
         # rows of a topic that does not exist: a later topic of that name starts at its beginning
         if partition in known or partition.topic in topics:
             until[partition] = end
-    if not until:
+    without_rows = find_ends_without_rows(ledger, until)
+    if not until and not without_rows:
         raise NeedsDecision(
             "The table holds no row of the conf's topics, and its log no longer has the plans",
             path=settings.table.path,
             action="Check table.path and source.topics, or restore a newer copy of ZooKeeper",
         )
     others = len(other_pipelines(settings.table.path, services.app_id))
-    sentences = describe_restored_rows(until, snapshot, others)
-    return _restorable_until(until, [*sentences, *_describe_lost_pauses(snapshot)])
+    sentences = [
+        *describe_restored_rows(until, snapshot, others),
+        *describe_ends_without_rows(without_rows),
+        *_describe_lost_pauses(snapshot),
+    ]
+    return _restorable_until({**until, **without_rows}, sentences)
 
 
 def _restorable_until(

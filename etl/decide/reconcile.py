@@ -380,6 +380,9 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     if plan is None:
         return FirstRun()
     if is_accepted(ledger, plan, table, place):
+        # Rows of Jafka do not show where to continue: there the operator's decision counts.
+        if not plan.is_physical:
+            _reject_unidentified(ledger, plan, table)
         return _state_once_accepted(ledger, plan, table, in_table)
     # Two pipelines may create one table at the same time. The table's log shows that all its rows
     # are of another one: a copy of this pipeline's table has its rows and none of its commits.

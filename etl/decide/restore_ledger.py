@@ -19,6 +19,8 @@ Restoring from rows has these limits:
 
     Jafka pipelines   rejected: a row has the offset of its message, and not the end of its log
                       entry, where the next read begins
+    no row            a partition without rows continues where the ledger's newest plan begins, or
+                      ends if its result is recorded; as a new one if the ledger lacks it, too
     end of the rows   offsets there without rows are read again, which does no harm; rows that were
                       deleted there return; offsets that were skipped there are loaded if retained
     lower offsets     gaps remain unknown
@@ -59,6 +61,7 @@ from etl.decide.offsets import (
     expected_after_restore,
     off_position,
     place_moved,
+    starts_of,
     up_to_date,
 )
 from etl.decide.partition_owners import leave_to_owners
@@ -252,6 +255,39 @@ def describe_each_move(offsets: Mapping[TopicPartition, tuple[int | None, int]])
     return sentences
 
 
+def find_ends_without_rows(
+    ledger: Ledger, until: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return where partitions of the ledger continue of which the table has no row.
+
+    The values are incarnation and offset, `until` the partitions with rows. As a new partition such
+    a one would begin at `source.starting_offsets`, which may skip records. A plan without a result
+    may not be in the table: its ranges are read again, and no row of them can be there twice.
+    """
+    newest = ledger.newest
+    if newest is None:
+        return {}
+    ends = starts_of(newest)
+    if is_recorded(ledger, newest):
+        ends = dict(newest.loaded_until)
+    found = {}
+    for partition, offset in ends.items():
+        if partition not in until:
+            found[partition] = (newest.incarnations.get(partition, 0), offset)
+    return found
+
+
+def describe_ends_without_rows(ends: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
+    """Describe the partitions of `find_ends_without_rows`, a sentence per partition."""
+    sentences = []
+    for partition, (_, offset) in sorted(ends.items()):
+        sentences.append(
+            f"{render_partition(partition)} continues at {offset}, up to which ZooKeeper's plans "
+            "loaded it for certain: the table has no row of it"
+        )
+    return sentences
+
+
 def describe_restored_rows(
     until: Mapping[TopicPartition, tuple[int, int]],
     snapshot: Snapshot,
@@ -265,13 +301,15 @@ def describe_restored_rows(
     sentences = []
     for partition, (_, until_offset) in sorted(until.items()):
         sentences.append(_describe_continuation(partition, until_offset, snapshot))
-    first = min(until)
-    last_offset = until[first][1] - 1
-    sentences.append(
-        "If a topic was deleted and recreated since, and is longer now, its records before these "
-        "offsets would be skipped. Compare the last rows with the records at their offsets, e.g. "
-        f"`etl records show CONF -p {quoted_partition(first)} --from {last_offset} -n 1`"
-    )
+    if until:
+        first = min(until)
+        last_offset = until[first][1] - 1
+        sentences.append(
+            "If a topic was deleted and recreated since, and is longer now, its records before "
+            "these offsets would be skipped. Compare the last rows with the records at their "
+            "offsets, e.g. "
+            f"`etl records show CONF -p {quoted_partition(first)} --from {last_offset} -n 1`"
+        )
     sentences.append(
         "Rows that were deleted at the end of a partition are loaded again, lost offsets there are "
         "loaded if their records exist, and gaps at lower offsets can no longer be found"

@@ -10,7 +10,9 @@ from etl.commands.restore_ledger import restore_from_commits
 from etl.decide.next_step import repaired
 from etl.decide.restore_ledger import (
     Lost,
+    describe_ends_without_rows,
     describe_restored_rows,
+    find_ends_without_rows,
     find_lost_part,
     is_forgotten,
     repair_from,
@@ -20,7 +22,7 @@ from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsErro
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed
 from etl.model.plans import Loss, LossReason, PlanKind
-from etl.model.snapshot import Table, UpToDate
+from etl.model.snapshot import Ledger, Table, UpToDate
 from etl.run.ingest import finish_repair
 from tests.builders import plain_snapshot
 from tests.fakes.outside import Outside
@@ -148,6 +150,22 @@ def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:
     with pytest.raises(LedgersDisagree) as refused:
         run(outside)
     assert "etl ledger restore CONF" in refused.value.action
+
+
+@pytest.mark.parametrize(("is_recorded", "offset"), [(True, 15), (False, 0)])
+def test_a_partition_without_rows_continues_where_the_ledger_has_loaded_it_for_certain(
+    is_recorded: bool, offset: int
+) -> None:
+    outside = loaded()
+    if not is_recorded:
+        outside.applied.clear()
+    ledger = FakeWorld(outside, SETTINGS).observe().ledger
+    assert ledger.newest is not None and ledger.newest.loaded_until[A] == 15
+    assert find_ends_without_rows(ledger, {B})[A] == (0, offset)
+    assert A not in find_ends_without_rows(ledger, {A})
+    assert find_ends_without_rows(Ledger(), ()) == {}
+    [sentence] = describe_ends_without_rows({A: (0, offset)})
+    assert sentence.startswith(f"clicks:0 continues at {offset}, ")
 
 
 def test_a_table_without_a_plan_of_ours_restores_nothing() -> None:

@@ -191,6 +191,17 @@ def test_a_plan_without_result_may_be_another_one_than_the_tables_if_its_log_for
     assert find_lost_part(snapshot, SETTINGS) == (Lost.PLANS, None)
 
 
+def test_such_a_plan_stays_unknown_when_the_table_is_accepted() -> None:
+    """Its rows may have been deleted, or may be those of another plan of this number."""
+    outside = without_result_and_commit(outside_of(5, 3, 4))
+    table = FakeWorld(outside, SETTINGS).observe().table
+    assert table is not None
+    outside.acknowledged = Acknowledgement(table.id, table.version, 1, "it is right", 1)
+    with pytest.raises(LedgersDisagree, match="is unknown: the table's log no longer") as rejected:
+        run(outside)
+    assert "etl ledger restore CONF" in rejected.value.action and not outside.applied
+
+
 def test_such_a_plan_of_jafka_counts_as_done_once_the_table_is_accepted() -> None:
     outside = without_result_and_commit(physical_outside_of(5, 3, 4))
     with pytest.raises(LedgersDisagree, match="is unknown") as rejected:

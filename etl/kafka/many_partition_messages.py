@@ -18,7 +18,7 @@ supported versions is needed, so they are skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -68,6 +68,9 @@ _OFFSET_AND_EPOCH_ROW = Struct(">ihqqi")
 _EPOCH_END_ROW = Struct(">hiiq")
 _LOG_DIR_ROW = Struct(">iqq?")
 _PARTITION_ROW = Struct(">hiii")
+_REPLICA_LISTS = ("replicas", "in-sync replicas", "offline replicas")
+_LENGTHS_OF_LISTS = itemgetter(slice(4, None))
+_LAST = itemgetter(-1)
 _MAX_PORT = 65535
 
 
@@ -273,14 +276,9 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
             topic_id = str(UUID(bytes=id_bytes))
     is_internal = reader.int8() != 0
     partitions: list[PartitionMetadata] = []
-    for _ in range(_length(reader, "partitions", True)):
-        row = reader.span(_PARTITION_ROW.size, "a partition")
-        partition_code, index, leader_id, epoch = _PARTITION_ROW.unpack(row)
+    for partition_code, index, leader_id, epoch, *_ in _partition_rows(reader):
         if index < 0:
             raise reader.corrupt("A partition number is negative")
-        for field in ("replicas", "in-sync replicas", "offline replicas"):
-            reader.span(4 * _length(reader, field, True), field)
-        _tags(reader, True)
         broker = brokers.get(leader_id)
         leader = None
         if broker is not None:
@@ -296,6 +294,47 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
         is_internal or name in INTERNAL_TOPICS,
         tuple(sorted(partitions, key=attrgetter("partition"))),
     )
+
+
+def _partition_rows(reader: Reader) -> Sequence[tuple[int, ...]]:
+    """Read the partitions of a topic: error code, number, leader and leader epoch, then lengths.
+
+    All at once if each has as many replicas as the first one and no tagged fields, as is usual;
+    else each by itself.
+    """
+    count = _length(reader, "partitions", True)
+    if not count:
+        return []
+    start = reader.at
+    first, lengths = _partition_row(reader)
+    start_of_others = reader.at
+    lists = "".join(f"B{4 * length}x" for length in lengths)
+    layout = Struct(f"{_PARTITION_ROW.format}{lists}B")
+    others_size = (count - 1) * layout.size
+    if layout.size == start_of_others - start and others_size <= reader.left:
+        others = list(layout.iter_unpack(reader.span(others_size, "partitions")))
+        # Compact: a length is stored as one more; the last number is that of the tagged fields.
+        lengths_of_first = (*(length + 1 for length in lengths), 0)
+        if all(lengths_of == lengths_of_first for lengths_of in map(_LENGTHS_OF_LISTS, others)):
+            return [first, *others]
+
+    reader.at = start_of_others
+    rows = [first]
+    for _ in range(count - 1):
+        rows.append(_partition_row(reader)[0])
+    return rows
+
+
+def _partition_row(reader: Reader) -> tuple[tuple[int, ...], list[int]]:
+    """Read one partition, and the lengths of its lists of replicas."""
+    row = _PARTITION_ROW.unpack(reader.span(_PARTITION_ROW.size, "a partition"))
+    lengths = []
+    for field in _REPLICA_LISTS:
+        length = _length(reader, field, True)
+        reader.span(4 * length, field)
+        lengths.append(length)
+    _tags(reader, True)
+    return row, lengths
 
 
 # Headers, arrays and texts of these messages
@@ -368,35 +407,36 @@ def _topic_rows(
 
     `index_at`: the index of the partition number in a row.
     """
+    index_of = itemgetter(index_at)
+    # In flexible versions a row may end with one more number, the count of its tagged fields.
+    with_tags = Struct(f"{layout.format}B")
     for _ in range(_length(reader, "topics", is_flexible)):
         topic = _text(reader, "the topic", is_flexible)
-        rows = _rows(reader, _length(reader, "partitions", is_flexible), layout, is_flexible)
-        if rows and min(row[index_at] for row in rows) < 0:
+        count = _length(reader, "partitions", is_flexible)
+        if is_flexible:
+            rows = _rows_with_tags(reader, count, layout, with_tags)
+        else:
+            rows = list(layout.iter_unpack(reader.span(count * layout.size, "partitions")))
+        if rows and min(map(index_of, rows)) < 0:
             raise reader.corrupt("A partition number is negative")
         _tags(reader, is_flexible)
         yield topic, rows
 
 
-def _rows(
-    reader: Reader, count: int, layout: Struct, is_flexible: bool
-) -> Sequence[tuple[Any, ...]]:
-    """Read rows at once, or each by itself if one has tagged fields.
-
-    In flexible versions a row may end with one more number, the count of its tagged fields.
-    """
+def _rows_with_tags(
+    reader: Reader, count: int, layout: Struct, with_tags: Struct
+) -> list[tuple[Any, ...]]:
+    """Read rows at once, or each by itself if one has tagged fields."""
     start = reader.at
-    whole = layout
-    if is_flexible:
-        whole = Struct(layout.format + "B")
-    rows = list(whole.iter_unpack(reader.span(count * whole.size, "partitions")))
-    if not is_flexible or not any(row[-1] for row in rows):
+    rows = list(with_tags.iter_unpack(reader.span(count * with_tags.size, "partitions")))
+    if not any(map(_LAST, rows)):
         return rows
 
     reader.at = start
     rows = []
     for _ in range(count):
         rows.append(layout.unpack(reader.span(layout.size, "a partition")))
-        _tags(reader, is_flexible)
+        _tags(reader, True)
     return rows
 
 

@@ -28,17 +28,18 @@ class Reader:
     read them.
     """
 
-    __slots__ = ("_view", "at", "place")
+    __slots__ = ("_view", "_end", "at", "place")
 
     def __init__(self, view: memoryview, **place: Any) -> None:
         self._view = view
+        self._end = len(view)
         self.at = 0
         self.place = place
 
     @property
     def left(self) -> int:
         """Return the number of unread bytes."""
-        return len(self._view) - self.at
+        return self._end - self.at
 
     def int8(self) -> int:
         return self._number(_INT8)
@@ -54,7 +55,7 @@ class Reader:
 
     def unsigned_varint(self) -> int:
         """Read seven bits a byte, low bits first, from at most five bytes (KIP-482)."""
-        if self.left:
+        if self.at < self._end:
             byte = self._view[self.at]
             if byte < 0x80:
                 # Nearly every length: metadata has four per partition.
@@ -72,11 +73,12 @@ class Reader:
         """Return the next `length` bytes without a copy."""
         if length < 0:
             raise self.corrupt(f"{field} has the impossible length {length}")
-        if length > self.left:
+        start = self.at
+        until = start + length
+        if until > self._end:
             raise self.corrupt(f"{field} claims {length} bytes where {self.left} are left")
-        span = self._view[self.at : self.at + length]
-        self.at += length
-        return span
+        self.at = until
+        return self._view[start:until]
 
     def string16(self, message: str) -> str:
         """Read an int16 byte length, then UTF-8. Null raises CorruptData."""
@@ -84,11 +86,10 @@ class Reader:
 
     def decoded(self, span: memoryview, field: str) -> str:
         """Decode a span as UTF-8."""
-        text = bytes(span)
         try:
-            return text.decode("utf-8")
+            return str(span, "utf-8")
         except UnicodeDecodeError:
-            raise self.corrupt(f"{field} is not UTF-8: {text[:40]!r}") from None
+            raise self.corrupt(f"{field} is not UTF-8: {bytes(span[:40])!r}") from None
 
     def count(self, field: str, *, item_bytes: int) -> int:
         """Read the int32 length of an array, with at least `item_bytes` per item.

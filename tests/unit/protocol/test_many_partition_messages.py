@@ -193,10 +193,12 @@ def test_bytes_that_are_no_response_are_rejected_with_the_reason(answer: str, me
     version=st.integers(9, 12),
     led=st.booleans(),
     topic_id=st.uuids() | st.just(UUID(int=0)),
+    in_sync=st.integers(1, 3),
 )
 def test_metadata_is_what_kafka_python_reads_of_it(
-    partitions: frozenset[TopicPartition], version: int, led: bool, topic_id: UUID
+    partitions: frozenset[TopicPartition], version: int, led: bool, topic_id: UUID, in_sync: int
 ) -> None:
+    """`in_sync`: 1 where all partitions of a topic have as many replicas in sync."""
     topics = in_topics(
         dict.fromkeys(partitions),
         error_code=0 if led else 5,
@@ -204,7 +206,7 @@ def test_metadata_is_what_kafka_python_reads_of_it(
         leader_id=2 if led else -1,
         leader_epoch=5,
         replica_nodes=[1, 2],
-        isr_nodes=[2],
+        isr_nodes=lambda partition: [2] * (partition.partition % in_sync),
         offline_replicas=[],
     )
     identity = {"topic_id": topic_id.hex} if version >= 10 else {}

@@ -174,10 +174,14 @@ def reject_misaligned_offsets(
     Raises MisalignedOffset for the first, with the offsets that may replace it, and what each of
     them skips or loads.
     """
-    for partition, position in sorted(positions.items()):
+    misaligned = {}
+    for partition, position in positions.items():
         verified = _verification_of(partition, position, snapshot)
         if verified and verified.is_entry is False:
-            raise _misaligned_error(partition, verified, snapshot, last, is_left=is_left)
+            misaligned[partition] = verified
+    if misaligned:
+        first = min(misaligned)
+        raise _misaligned_error(first, misaligned[first], snapshot, last, is_left=is_left)
 
 
 def _verification_of(

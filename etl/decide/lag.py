@@ -18,10 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from etl.decide.offsets import start_of, starts_of
 from etl.decide.reconcile import compare, naming_table
-from etl.decide.recreated_or_truncated import changed_partitions, reject_recreated_or_truncated
+from etl.decide.recreated_or_truncated import (
+    changed_partitions,
+    reject_recreated_or_truncated,
+    unchanged_until,
+)
 from etl.errors import NeedsDecision
 from etl.model.partitions import OldestRecord, TopicPartition
 from etl.model.plans import OffsetRange, Plan
@@ -60,12 +65,8 @@ def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
     if isinstance(state, StoredBackfill):
         return progress_of(state.state, snapshot)
     if isinstance(state, UpToDate):
-        unchanged_until = {}
-        for partition, loaded_until in state.last.loaded_until.items():
-            unchanged_until[partition] = min(
-                loaded_until, state.positions.get(partition, loaded_until)
-            )
-        return _reached(state.last, state.positions, unchanged_until, snapshot)
+        unchanged = unchanged_until(state.last, state.positions)
+        return _reached(state.last, state.positions, unchanged, snapshot)
     starts = starts_of(state.plan)
     if isinstance(state, Replay):
         return _reached(state.plan, starts, state.plan.loaded_until, snapshot)
@@ -88,17 +89,17 @@ def progress_of_table(snapshot: Snapshot, settings: Settings) -> Progress | None
 def _reached(
     plan: Plan,
     positions: Mapping[TopicPartition, int],
-    unchanged_until: Mapping[TopicPartition, int],
+    unchanged: Mapping[TopicPartition, int],
     snapshot: Snapshot,
 ) -> Progress:
     """Return the progress of a pipeline with this newest plan.
 
-    `unchanged_until`: offsets up to which partitions must be unchanged since the plan.
+    `unchanged`: offsets up to which partitions must be unchanged since the plan.
     """
     try:
-        reject_recreated_or_truncated(plan, snapshot, unchanged_until)
+        reject_recreated_or_truncated(plan, snapshot, unchanged)
     except NeedsDecision as error:
-        changed = changed_partitions(plan, snapshot, unchanged_until)
+        changed = changed_partitions(plan, snapshot, unchanged)
         return Progress(plan, positions, changed, error)
     return Progress(plan, positions)
 
@@ -198,13 +199,15 @@ def find_expiring(
         return ()
     starts: dict[TopicPartition, int] = {}
     for r in ranges:
-        starts[r.partition] = min(r.from_offset, starts.get(r.partition, r.from_offset))
+        first = starts.get(r.partition)
+        if first is None or r.from_offset < first:
+            starts[r.partition] = r.from_offset
     found = []
-    for partition, start in sorted(starts.items()):
+    for partition, start in starts.items():
         reason = _reason_of_expiry(partition, start, snapshot, within_s, now_ms)
         if reason:
             found.append(Expiring(partition, start, reason))
-    return tuple(found)
+    return tuple(sorted(found, key=attrgetter("partition")))
 
 
 def _reason_of_expiry(

@@ -28,6 +28,7 @@ from etl.decide.recreated_or_truncated import (
     record_epochs,
     reject_recreated_or_truncated,
     topic_ids_to_record,
+    unchanged_until,
 )
 from etl.decide.run_requests import (
     NO_REQUEST,
@@ -87,6 +88,8 @@ def divide_caps(
     starves; only thus a byte cap can be exceeded, by one large record. A Jafka partition is read up
     to a boundary; the one that has its turn reads at least up to its first boundary.
     """
+    if limits.max_records_per_plan is None and limits.max_bytes_per_plan is None:
+        return {partition: end for partition, (_, end) in partitions.items()}
     order = sorted(partitions)
     start = 0
     if order:
@@ -314,10 +317,7 @@ def plan_from(
     later plan knows. Raises NeedsDecision for a new partition if the table has rows of it already.
     """
     if last:
-        reached = {}
-        for partition, position in last.loaded_until.items():
-            reached[partition] = min(position, known.get(partition, position))
-        reject_recreated_or_truncated(last, snapshot, reached)
+        reject_recreated_or_truncated(last, snapshot, unchanged_until(last, known))
     reject_leaderless(snapshot.leaderless, settings)
 
     readings = _readings(known, last, snapshot, settings, asking, beyond)
@@ -325,8 +325,9 @@ def plan_from(
     begins = _begins(known, readings, beyond)
     reject_misaligned_offsets(begins, snapshot, last, is_left=is_replacement)
 
-    stops = _stops(readings, snapshot, settings, number, beyond)
-    ranges = _ranges(readings, stops, snapshot, settings)
+    boundaries = boundaries_of(snapshot.readable)
+    stops = _stops(readings, snapshot, settings, number, boundaries, beyond)
+    ranges = _ranges(readings, stops, snapshot, settings, boundaries)
     positions = {**known, **stops}
 
     before = rows_before(last, snapshot)
@@ -416,6 +417,8 @@ def _readings(
         partition: reading_of(partition, start, snapshot, settings, given_up)
         for partition, start in starts.items()
     }
+    if asking.stops is None:
+        return readings
     for partition, reading in readings.items():
         end = asking.until(partition, reading.position, reading.end_offset)
         readings[partition] = replace(reading, end_offset=end)
@@ -442,10 +445,10 @@ def _stops(
     snapshot: Snapshot,
     settings: Settings,
     number: int,
+    boundaries: Boundaries,
     beyond: Collection[Loss],
 ) -> dict[TopicPartition, int]:
     """Return the end offset of each partition within the caps, not before `beyond`."""
-    boundaries = boundaries_of(snapshot.readable)
     bounds = {
         partition: (reading.position, reading.end_offset) for partition, reading in readings.items()
     }
@@ -463,18 +466,21 @@ def _ranges(
     stops: Mapping[TopicPartition, int],
     snapshot: Snapshot,
     settings: Settings,
+    boundaries: Boundaries,
 ) -> tuple[OffsetRange, ...]:
     """Return the ranges of a plan, split to the size of tasks."""
     whole_ranges = []
     for partition, reading in readings.items():
-        leader = snapshot.partition(partition).leader
-        whole_ranges.append(OffsetRange(partition, reading.position, stops[partition], leader))
+        stop = stops[partition]
+        if reading.position < stop:
+            leader = snapshot.partition(partition).leader
+            whole_ranges.append(OffsetRange(partition, reading.position, stop, leader))
     return split_ranges(
         whole_ranges,
         snapshot.bytes_per_offset,
         settings.limits.target_task_bytes,
         snapshot.parallelism,
-        boundaries_of(snapshot.readable),
+        boundaries,
     )
 
 

@@ -27,12 +27,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from etl.errors import NeedsDecision, PartitionTruncated, SettingsError, TopicRecreated
 from etl.ledger.registrations import CREATION_ID
 from etl.model.partitions import (
     BrokerFamily,
     ClusterIdentity,
+    EpochEnd,
     Fingerprint,
     Lineage,
     PartitionOffsets,
@@ -105,12 +107,11 @@ def fingerprints_to_record(
         known = plan.fingerprints
     fingerprints = {}
     for partition in partitions:
-        observed: Sequence[Fingerprint] = ()
-        if partition in snapshot.readable:
-            observed = snapshot.partition(partition).fingerprints
-        newest = max(observed, key=lambda tail: tail.until_offset, default=known.get(partition))
-        if newest:
-            fingerprints[partition] = newest
+        observed = snapshot.partition(partition).fingerprints
+        if observed and partition in snapshot.readable:
+            fingerprints[partition] = max(observed, key=lambda tail: tail.until_offset)
+        elif partition in known:
+            fingerprints[partition] = known[partition]
     return fingerprints
 
 
@@ -154,15 +155,17 @@ def recreated_topics(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
 
     Topics of Jafka are not among them.
     """
-    physical = {
-        partition.topic for partition in (*plan.partitions, *plan.pending) if partition.is_physical
-    }
     recreated = {}
-    for topic in sorted(plan.topic_ids.keys() - physical):
+    for topic in sorted(plan.topic_ids):
         ids = compared_ids(topic, plan, snapshot)
         if ids and ids[0] != ids[1]:
             recreated[topic] = snapshot.topic_ids[topic]
-    return recreated
+    if not recreated:
+        return {}
+    physical = {
+        partition.topic for partition in (*plan.partitions, *plan.pending) if partition.is_physical
+    }
+    return drop_keys(recreated, physical)
 
 
 def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] | None:
@@ -265,12 +268,10 @@ def undecided_partitions(plan: Plan, snapshot: Snapshot) -> list[TopicPartition]
     """
     undecided = []
     for partition, position in plan.loaded_until.items():
+        if not position or not partition.is_physical:
+            continue
         known_id = id_of(partition, plan)
-        if (
-            partition.is_physical
-            and position
-            and snapshot.topic_ids.get(partition.topic, known_id) != known_id
-        ):
+        if snapshot.topic_ids.get(partition.topic, known_id) != known_id:
             undecided.append(partition)
     return sorted(undecided)
 
@@ -280,12 +281,11 @@ def waiting_partitions(plan: Plan, snapshot: Snapshot) -> list[TopicPartition]:
 
     Their brokers are available, and they are neither read by others nor paused.
     """
+    undecided = undecided_partitions(plan, snapshot)
+    if not undecided:
+        return []
     left_alone = {*snapshot.leaderless, *snapshot.left_out, *snapshot.paused}
-    return [
-        partition
-        for partition in undecided_partitions(plan, snapshot)
-        if partition not in left_alone
-    ]
+    return [partition for partition in undecided if partition not in left_alone]
 
 
 def is_what_was_read(partition: TopicPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
@@ -595,20 +595,35 @@ def truncated_partitions(
 ) -> list[Cut]:
     """Return the readable partitions that lost records below these offsets, in order."""
     exact_epochs = record_epochs(plan, snapshot.ledger.applied)
-    begins: dict[TopicPartition, int] = {}
-    for r in plan.advancing:
-        begins[r.partition] = min(r.from_offset, begins.get(r.partition, r.from_offset))
     cuts = []
-    for partition in sorted(positions):
+    truncated = []
+    for partition, position in positions.items():
         offsets = snapshot.readable.get(partition)
         if offsets is None:
             continue
-        position = positions[partition]
-        if position and holds_what_was_read(partition, plan, snapshot) is False:
+        is_compared = position > 0 and partition in plan.fingerprints
+        if is_compared and holds_what_was_read(partition, plan, snapshot) is False:
             left = min(plan.fingerprints[partition].until_offset - 1, offsets.end_offset)
             holds_others = left < offsets.end_offset
             cuts.append(Cut(partition, position, left, is_known=False, holds_others=holds_others))
             continue
+        lineage = exact_epochs.get(partition)
+        if lineage:
+            epoch: int | None = lineage[-1][0]
+        else:
+            epoch = plan.leader_epochs.get(partition)
+        observed = snapshot.partition(partition)
+        if not _holds_all_records(
+            position, offsets, observed.epoch_end, epoch, exact=bool(lineage)
+        ):
+            truncated.append(partition)
+    if not truncated:
+        return sorted(cuts, key=attrgetter("partition"))
+
+    begins: dict[TopicPartition, int] = {}
+    for r in plan.advancing:
+        begins[r.partition] = min(r.from_offset, begins.get(r.partition, r.from_offset))
+    for partition in truncated:
         if partition in exact_epochs:
             lineage = exact_epochs[partition]
             known = _Known(lineage[-1][0], lineage, plan.loaded_until[partition], ends_there=True)
@@ -616,10 +631,23 @@ def truncated_partitions(
             epoch = plan.leader_epochs.get(partition)
             lineage = plan.record_epochs.get(partition, ())
             known = _Known(epoch, lineage, begins.get(partition, 0), ends_there=False)
-        cut = _cut(partition, position, snapshot, known)
-        if cut:
-            cuts.append(cut)
-    return cuts
+        cuts.append(_cut(partition, positions[partition], snapshot, known))
+    return sorted(cuts, key=attrgetter("partition"))
+
+
+def unchanged_until(
+    plan: Plan, positions: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    """Return the offsets up to which partitions must be unchanged since the plan.
+
+    They are its loaded-until offsets, or `positions` where another client moved the offset back.
+    """
+    if positions == plan.loaded_until:
+        return plan.loaded_until
+    unchanged = {}
+    for partition, loaded_until in plan.loaded_until.items():
+        unchanged[partition] = min(loaded_until, positions.get(partition, loaded_until))
+    return unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -645,8 +673,28 @@ class _Known:
         return None
 
 
-def _cut(partition: TopicPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
-    """Return the truncation of a partition; None if it has all records up to `position`.
+def _holds_all_records(
+    position: int,
+    offsets: PartitionOffsets,
+    end: EpochEnd | None,
+    epoch: int | None,
+    *,
+    exact: bool,
+) -> bool:
+    """True if a partition has all records up to `position`, by the end of the requested epoch.
+
+    `exact`: it is the epoch of the record batch that ends there.
+    """
+    if end is None or end.asked_epoch != epoch:
+        return offsets.end_offset + offsets.held_back >= position
+    # A leader under which no record was written leaves no trace in its successor's log: a lower
+    # epoch proves a truncation only if the epoch of a record batch was requested.
+    has_diverged = exact and end.epoch < end.asked_epoch
+    return end.end_offset >= position and not has_diverged
+
+
+def _cut(partition: TopicPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut:
+    """Return the truncation of a partition that does not hold all records up to `position`.
 
     Records of one epoch are equal in all replicas, so two logs agree up to the end of the shorter.
     """
@@ -654,14 +702,7 @@ def _cut(partition: TopicPartition, position: int, snapshot: Snapshot, known: _K
     if end is None or end.asked_epoch != known.epoch:
         offsets = snapshot.readable[partition]
         end_offset = offsets.end_offset + offsets.held_back
-        if end_offset >= position:
-            return None
         return Cut(partition, position, end_offset, is_known=False)
-    # A leader under which no record was written leaves no trace in its successor's log: a lower
-    # epoch proves a truncation only if the epoch of a record batch was requested.
-    has_diverged = known.ends_there and end.epoch < end.asked_epoch
-    if end.end_offset >= position and not has_diverged:
-        return None
     # No record of a higher epoch is left: its first known offset bounds what remains.
     gone_from = [start for epoch, start in known.lineage if epoch > end.epoch]
     left = min([end.end_offset, position, *gone_from])

@@ -571,6 +571,8 @@ def pauses_of_partitions(
 
 def leave_paused(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without paused partitions; its field `paused` has them."""
+    if not snapshot.ledger.pauses:
+        return snapshot
     paused = pauses_of_partitions(
         (*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses
     )

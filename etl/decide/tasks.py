@@ -108,11 +108,11 @@ def split_ranges(
     # range, a stored plan is executed unchanged, and Spark starts only if there is a plan.
     if parallelism is None:
         parallelism = ASSUMED_PARALLELISM
-    even_part = bytes_of(ranges, bytes_per_offset) / max(1, parallelism)
+    costs = [r.size * cost_of(r.partition, bytes_per_offset) for r in ranges]
+    even_part = sum(costs) / max(1, parallelism)
     most_bytes = max(even_part, float(LEAST_TASK_BYTES))
     counts = []
-    for r in ranges:
-        cost = r.size * cost_of(r.partition, bytes_per_offset)
+    for r, cost in zip(ranges, costs, strict=True):
         count = max(1, round(cost / target_bytes), _pieces_of_at_most(cost, most_bytes))
         counts.append(min(r.size, count))
     return _split_evenly(ranges, counts, boundaries)
@@ -199,16 +199,16 @@ def _split_evenly(
         )
     pieces: list[OffsetRange] = []
     for whole, count in zip(wholes, counts, strict=True):
-        pieces.extend(_even_pieces(whole, count, boundaries))
+        if count == 1:
+            pieces.append(whole)
+        else:
+            pieces.extend(_even_pieces(whole, count, boundaries))
     return tuple(pieces)
 
 
 def _even_pieces(whole: OffsetRange, pieces: int, boundaries: Boundaries) -> Iterator[OffsetRange]:
     start = whole.from_offset
     size = whole.size
-    if size and pieces == 1:
-        yield whole
-        return
     cuts: list[int] = []
     if size:
         cuts = [start + size * i // pieces for i in range(pieces + 1)]

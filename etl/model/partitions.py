@@ -53,6 +53,10 @@ class Broker:
     the handshake.
     """
 
+    def __hash__(self) -> int:
+        """Return the id: brokers are looked up for each range of a plan, and few share an id."""
+        return self.id
+
     def __str__(self) -> str:
         return f"{self.id} at {self.host}:{self.port}"
 
@@ -254,7 +258,9 @@ class PartitionOffsets:
         """Offsets that may not be read yet, because a transaction at or below them is open
         (KIP-98).
         """
-        return max(0, (self.high_watermark or 0) - self.end_offset)
+        if self.high_watermark is None:
+            return 0
+        return max(0, self.high_watermark - self.end_offset)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -403,18 +409,19 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """Metadata v0 does not mark internal topics; old consumers recognise them by name."""
 
 
-_KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
+_KEY = re.compile(r"(?:(0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
 def parse_partition_key(topic: str, key: str) -> TopicPartition | None:
     """Return the partition of a key, or None if it is not a valid key. `03` is not: its znode
     differs from that of `3`.
     """
-    if not _KEY.fullmatch(key):
+    found = _KEY.fullmatch(key)
+    if found is None:
         return None
-    broker, dash, partition = key.rpartition("-")
+    broker, partition = found.groups()
     broker_id = None
-    if dash:
+    if broker is not None:
         broker_id = int(broker)
     return TopicPartition(topic, int(partition), broker_id)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.model.partitions import (
     NOTHING_COMMITTED,
@@ -690,21 +690,31 @@ class Plan:
 def planned_partitions(
     loaded_until: Mapping[TopicPartition, int],
     expected_commits: Mapping[TopicPartition, Committed],
-    **facts: Mapping[TopicPartition, Any],
+    *,
+    incarnation: Mapping[TopicPartition, int],
+    log_start: Mapping[TopicPartition, int | None],
+    leader_epoch: Mapping[TopicPartition, int],
+    record_epochs: Mapping[TopicPartition, Lineage],
+    fingerprint: Mapping[TopicPartition, Fingerprint],
+    topic_id: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, PlannedPartition]:
-    """Join what a plan decides, a mapping by partition for each field.
+    """Join what a plan decides, a mapping by partition for each field of `PlannedPartition`.
 
-    facts   other fields of `PlannedPartition`, by name; a partition that a mapping lacks, or has as
-            None, keeps the field's default. Partitions without a loaded-until offset are left out
+    Partitions without a loaded-until offset are left out.
     """
-    found: dict[TopicPartition, dict[str, Any]] = {}
+    found = {}
     for partition, offset in loaded_until.items():
-        found[partition] = {"loaded_until": offset, "expected_commit": expected_commits[partition]}
-    for name, values in facts.items():
-        for partition, value in values.items():
-            if value is not None and partition in found:
-                found[partition][name] = value
-    return {partition: PlannedPartition(**fields) for partition, fields in found.items()}
+        found[partition] = PlannedPartition(
+            offset,
+            expected_commits[partition],
+            incarnation.get(partition, 0),
+            log_start.get(partition),
+            leader_epoch.get(partition),
+            record_epochs.get(partition, ()),
+            fingerprint.get(partition),
+            topic_id.get(partition),
+        )
+    return found
 
 
 def topic_identities(

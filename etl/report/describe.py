@@ -360,11 +360,14 @@ def describe_capped(left: Mapping[TopicPartition, int], limits: LimitsSettings) 
 
 def describe_open(snapshot: Snapshot) -> Iterator[str]:
     """Describe partitions with an open transaction: a sentence per topic and transaction."""
-    waiting: dict[tuple[str, str], list[TopicPartition]] = {}
-    for partition, offsets in sorted(snapshot.readable.items()):
+    held_back = []
+    for partition, offsets in snapshot.readable.items():
         if offsets.held_back:
-            transaction = _describe_transaction(snapshot.partition(partition).open_transaction)
-            waiting.setdefault((partition.topic, transaction), []).append(partition)
+            held_back.append(partition)
+    waiting: dict[tuple[str, str], list[TopicPartition]] = {}
+    for partition in sorted(held_back):
+        transaction = _describe_transaction(snapshot.partition(partition).open_transaction)
+        waiting.setdefault((partition.topic, transaction), []).append(partition)
     for (topic, transaction), partitions in waiting.items():
         count = sum(snapshot.readable[partition].held_back for partition in partitions)
         verb = "waits" if count == 1 else "wait"

@@ -304,8 +304,10 @@ class Report:
         """Report what the run leaves out, and why; a later snapshot replaces earlier findings."""
         self.outcomes = [added for added in self.outcomes if added[0] not in _LEFT]
         self._added = set(self.outcomes)
-        so_far = progress_of_table(snapshot, settings)
-        self.paused = paused_partitions(snapshot, so_far, settings, now_ms=now_ms)
+        self.paused = ()
+        if snapshot.ledger.pauses:
+            so_far = progress_of_table(snapshot, settings)
+            self.paused = paused_partitions(snapshot, so_far, settings, now_ms=now_ms)
         for sentence in describe_by_owner(snapshot.owners):
             self.add(Outcome.OWNED_BY_OTHERS, sentence)
         for sentence in describe_leaderless(snapshot.leaderless, snapshot.leaders):

@@ -55,6 +55,7 @@ from etl.model.partitions import (
     RejectedCommit,
     Retention,
     TopicPartition,
+    select_keys,
 )
 from etl.model.plans import CommitState, Plan, Request
 from etl.model.snapshot import (
@@ -427,12 +428,7 @@ class Observer:
                 )
             found = found.without(moments.keys() - starts.keys())  # they lost their leader
             # after the offsets: one of the two shows a leader that was elected in between
-            epochs = epochs_to_ask(in_force, ledger.applied)
-            epochs = {
-                topic_partition: epoch
-                for topic_partition, epoch in epochs.items()
-                if topic_partition in found.extents
-            }
+            epochs = select_keys(epochs_to_ask(in_force, ledger.applied), found.extents)
             ends = cluster.epoch_ends(
                 epochs,
                 wait_for_leader_s=source.wait_for_leader_s,
@@ -526,12 +522,11 @@ class Observer:
         for wanted in places:
             if wanted:
                 answers.append(read_fingerprints(cluster, wanted, found.leaders))
-        found_fingerprints = {}
-        for partition in found.extents:
-            fingerprints = tuple(answer[partition] for answer in answers if partition in answer)
-            if fingerprints:
-                found_fingerprints[partition] = fingerprints
-        return found_fingerprints
+        fingerprints: dict[TopicPartition, tuple[Fingerprint, ...]] = {}
+        for answer in answers:
+            for partition, fingerprint in answer.items():
+                fingerprints[partition] = (*fingerprints.get(partition, ()), fingerprint)
+        return fingerprints
 
     def _fetch_retention(
         self,
@@ -557,13 +552,14 @@ class Observer:
         if not source.expiry_warning_s:
             return retention, {}
         soon = self._now_ms() + round(source.expiry_warning_s * 1000)
+        retained_since = {}
+        for topic, limits in retention.items():
+            if limits.ms is not None:
+                retained_since[topic] = max(0, soon - limits.ms)
         times = {}
         for partition in unread:
-            if partition.topic not in retention:
-                continue
-            limit_ms = retention[partition.topic].ms
-            if limit_ms is not None:
-                times[partition] = max(0, soon - limit_ms)
+            if partition.topic in retained_since:
+                times[partition] = retained_since[partition.topic]
         return retention, cluster.retained_from(found, times, isolation=source.isolation_level)
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:

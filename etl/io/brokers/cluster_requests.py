@@ -54,6 +54,7 @@ from etl.model.partitions import (
     Retention,
     TopicPartition,
     UnverifiedOffset,
+    select_keys,
 )
 from etl.settings.choices import MIB
 from etl.settings.source import TopicFilter
@@ -165,9 +166,7 @@ class Cluster(OffsetsByTime):
 
         The end offset where no record is that late; empty if the brokers cannot answer.
         """
-        times = {
-            partition: when for partition, when in since_ms.items() if partition in found.leaders
-        }
+        times = select_keys(since_ms, found.leaders)
         if not times:
             return {}
         try:
@@ -230,20 +229,20 @@ class Cluster(OffsetsByTime):
         Partitions without a reported size, and empty ones, are left out. On Jafka it is one byte.
         """
         averages: dict[TopicPartition, float] = {}
-        counted = {
-            partition: leader
-            for partition, leader in found.leaders.items()
-            if not partition.is_physical
-        }
+        counted = {}
+        for partition, leader in found.leaders.items():
+            if partition.is_physical:
+                averages[partition] = 1.0
+            else:
+                counted[partition] = leader
         for sizes in self.request_leaders(counted, _sizes):
             for partition, size in sizes.items():
                 offsets = found.extents.get(partition)
-                span = offsets.end_offset - offsets.log_start_offset if offsets else 0
-                if size > 0 and span > 0:
+                if offsets is None or size <= 0:
+                    continue
+                span = offsets.end_offset - offsets.log_start_offset
+                if span > 0:
                     averages[partition] = size / span
-        for partition in found.leaders:
-            if partition.is_physical:
-                averages[partition] = 1.0
         return averages
 
     def _consumer_of(self, broker: Broker) -> SimpleConsumer:

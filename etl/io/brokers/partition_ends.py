@@ -53,6 +53,7 @@ from etl.model.partitions import (
     Leader,
     PartitionOffsets,
     TopicPartition,
+    drop_keys,
     values_of,
 )
 from etl.model.security import OPEN, Security
@@ -195,14 +196,17 @@ class Brokers:
         ask: Callable[[SimpleConsumer, Collection[TopicPartition]], Answer],
     ) -> list[Answer]:
         """Return one response per broker that leads some of these partitions, in parallel."""
-        by_address: dict[tuple[str, int], tuple[Broker, list[TopicPartition]]] = {}
+        partitions_of: dict[tuple[str, int], list[TopicPartition]] = {}
+        requests = []
         for partition, leader in leaders.items():
             broker = leader.broker
-            by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(partition)
-        requests = []
-        for broker, partitions in by_address.values():
+            address = (broker.host, broker.port)
+            if address in partitions_of:
+                partitions_of[address].append(partition)
+                continue
+            partitions_of[address] = [partition]
             consumer = self.consumer(broker.host, broker.port, broker.broker_type)
-            requests.append((consumer, partitions))
+            requests.append((consumer, partitions_of[address]))
         return self.request_in_parallel(requests, ask)
 
     def request_in_parallel(
@@ -326,9 +330,8 @@ class ListedOffsets:
     unsearched: dict[TopicPartition, EtlError] = field(default_factory=dict)
     """Partitions that their leader cannot search by time, and the error; not in `offsets`."""
 
-    def add(self, listed: ListedOffset, leader: Leader) -> None:
+    def add(self, partition: TopicPartition, listed: ListedOffset, leader: Leader) -> None:
         """Add one result of that leader."""
-        partition = listed.partition
         self.offsets[partition] = listed.offset
         self.leaders[partition] = leader
         if listed.leader_epoch is not None:
@@ -524,18 +527,17 @@ class OffsetsOfLeaders(Brokers):
                 if metadata is None:
                     metadata = self.describe_topics_of(waiting)
                 leaders = metadata.leaders
-            away = {
-                partition
-                for partition in waiting
-                if partition.is_physical and partition not in leaders
-            }
-            found = replace(found, leaderless=found.leaderless.union(away))
             led = values_of(leaders, waiting)
+            away: set[TopicPartition] = set()
+            if len(led) < len(waiting):
+                leaderless = waiting.keys() - led.keys()
+                away = {partition for partition in leaderless if partition.is_physical}
+                found = replace(found, leaderless=found.leaderless.union(away))
             failure = self._list_once(led, waiting, isolation, found)
+            if len(found.offsets) == len(times):
+                break
             done = {*found.offsets, *found.unsearched, *away}
-            waiting = {
-                partition: when for partition, when in waiting.items() if partition not in done
-            }
+            waiting = drop_keys(waiting, done)
             left = deadline - time.monotonic()
             if waiting and left <= 0:
                 _reject_unavailable(failure, metadata, waiting)
@@ -563,13 +565,14 @@ class OffsetsOfLeaders(Brokers):
             consumer: SimpleConsumer, partitions: Collection[TopicPartition]
         ) -> dict[TopicPartition, ListedOffset] | BrokerUnreachable:
             try:
-                return consumer.list_offsets(
-                    values_of(times, partitions),
-                    isolation_level=isolation,
-                    epochs=_current_epochs(leaders, partitions),
+                listed = consumer.list_offsets_at(
+                    values_of(times, partitions), isolation, _current_epochs(leaders, partitions)
                 )
             except BrokerUnreachable as error:
                 return error
+            # By the requested partitions: equal keys that are one object are found without a
+            # comparison of the topics' names.
+            return {partition: listed[partition] for partition in partitions}
 
         failure: EtlError | None = None
         for response in self.request_leaders(leaders, request):
@@ -584,7 +587,7 @@ class OffsetsOfLeaders(Brokers):
                 if leader.broker is not broker:
                     leader = Leader(broker, leader.epoch)
                 if listed.refusal is None:
-                    found.add(listed, leader)
+                    found.add(partition, listed, leader)
                     continue
                 error = listed.refusal.error("list offsets", **partition.place, broker=broker)
                 if listed.refusal.meaning is Meaning.NO_SEARCH:

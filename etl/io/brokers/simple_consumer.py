@@ -832,13 +832,22 @@ class SimpleConsumer(GroupOffsets):
         wanted = {}
         for name, time_ms in times.items():
             wanted[partition_of(name)] = _time_of(time_ms)
-        reject_wrong_times(wanted, least=EARLIEST)
-        listed = self._request(
-            lambda protocol: protocol.list_offsets(wanted, isolation, epochs or {})
-        )
-        if set(listed) != set(wanted):
+        return by_partition(self.list_offsets_at(wanted, isolation, epochs or {}))
+
+    def list_offsets_at(
+        self,
+        times: Mapping[TopicPartition, int],
+        isolation: Isolation,
+        epochs: Mapping[TopicPartition, int | None],
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Return as `list_offsets`, for the times of the protocol: LATEST, EARLIEST or
+        milliseconds.
+        """
+        reject_wrong_times(times, least=EARLIEST)
+        listed = self._request(lambda protocol: protocol.list_offsets(times, isolation, epochs))
+        if listed.keys() != times.keys():
             raise CorruptData(_OTHER_PARTITIONS, broker=self.address)
-        return by_partition(listed)
+        return listed
 
     def max_timestamps(
         self,

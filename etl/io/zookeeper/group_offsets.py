@@ -122,35 +122,28 @@ class ConsumerGroup:
         existing = [partition for partition in stored if partition in wanted]
         paths = [self._group.offset(partition) for partition in existing]
         committed = {}
-        for partition, found in zip(existing, self._zookeeper.read_all(paths), strict=True):
+        for partition, path, found in zip(
+            existing, paths, self._zookeeper.read_all(paths), strict=True
+        ):
             if found is None:
                 continue
             payload, version = found
             if found == (b"", 0):  # created as a parent or by hand, and never written
                 committed[partition] = Committed(None, 0)
                 continue
-            is_overwritten = seen.get(partition) == Committed(None, version)
-            committed[partition] = self._parse(
-                partition, payload, version, is_overwritten=is_overwritten
-            )
+            try:
+                offset: int | None = parse_offset(payload, path=path, partition=partition)
+            except BadOffset:
+                is_overwritten = seen.get(partition) == Committed(None, version)
+                if not is_overwritten and not self._invalid_is_none:
+                    raise
+                offset = None
+            committed[partition] = Committed(offset, version)
         return committed
 
     def take_no_number_for_none(self) -> None:
         """Treat text that is no number as no offset, for commands that overwrite offsets."""
         self._invalid_is_none = True
-
-    def _parse(
-        self, partition: TopicPartition, payload: bytes, version: int, *, is_overwritten: bool
-    ) -> Committed:
-        try:
-            return Committed(
-                parse_offset(payload, path=self._group.offset(partition), partition=partition),
-                version,
-            )
-        except BadOffset:
-            if is_overwritten or self._invalid_is_none:
-                return Committed(None, version)
-            raise
 
     def partitions_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[TopicPartition]:
         """Return each partition of the wanted topics that has a znode for a committed offset.

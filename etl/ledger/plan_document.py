@@ -70,10 +70,6 @@ from etl.model.plans import (
 from etl.model.snapshot import CommitMetadata
 
 V = TypeVar("V")
-_PARTITION_COLUMNS = ("positions", "behind", "seen_version", "kept")
-"""Columns of a plan that have one row for each partition."""
-_EPOCH_COLUMNS = ("leader", "record", "log")
-"""Columns of the leader epochs and the incarnation of each partition."""
 _RANGE_COLUMNS = ("log", "size", "before", "leader", "epoch")
 """Columns of the ranges of a plan."""
 _KIND_TEXTS: Mapping[PlanKind, str] = {
@@ -174,24 +170,15 @@ def _sorted_items(by_partition: Mapping[TopicPartition, V]) -> list[tuple[TopicP
     return [(partition, by_partition[partition]) for partition in in_order(by_partition)]
 
 
-def _render_columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    """Return rows by column, `{name: [value of each row]}`: similar values compress better."""
-    columns = {}
-    for i, name in enumerate(names):
-        columns[name] = [row[i] for row in rows]
-    return columns
-
-
 def _offset_columns(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
-    """Return the offsets of each partition."""
-    rows = []
-    for partition in partitions:
-        planned = plan.partitions[partition]
-        seen = planned.expected_commit
-        distance = _distance(planned, seen.offset)
-        distance_of_start = _distance(planned, planned.log_start)
-        rows.append((planned.loaded_until, distance, seen.znode_version, distance_of_start))
-    return _render_columns(_PARTITION_COLUMNS, rows)
+    """Return the offsets of each partition, by column: similar values compress better."""
+    all_planned = [plan.partitions[partition] for partition in partitions]
+    return {
+        "positions": [planned.loaded_until for planned in all_planned],
+        "behind": [_distance(planned, planned.expected_commit.offset) for planned in all_planned],
+        "seen_version": [planned.expected_commit.znode_version for planned in all_planned],
+        "kept": [_distance(planned, planned.log_start) for planned in all_planned],
+    }
 
 
 def _distance(planned: PlannedPartition, offset: int | None) -> int | None:
@@ -205,7 +192,6 @@ def _ranges_content(
     plan: Plan, index: Mapping[TopicPartition, int], brokers: Sequence[Broker]
 ) -> dict[str, Any]:
     broker_index = _indexes(brokers)
-    # Without `_render_columns`: a plan may have half a million ranges.
     leaders: list[int | None] = []
     leader_epochs: list[int | None] = []
     for offset_range in plan.ranges:
@@ -234,11 +220,12 @@ def _losses_content(plan: Plan, index: Mapping[TopicPartition, int]) -> list[lis
 
 
 def _epochs_content(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
-    rows = []
-    for partition in partitions:
-        planned = plan.partitions[partition]
-        rows.append((planned.leader_epoch, flat(planned.record_epochs), planned.incarnation))
-    return _render_columns(_EPOCH_COLUMNS, rows)
+    all_planned = [plan.partitions[partition] for partition in partitions]
+    return {
+        "leader": [planned.leader_epoch for planned in all_planned],
+        "record": [flat(planned.record_epochs) for planned in all_planned],
+        "log": [planned.incarnation for planned in all_planned],
+    }
 
 
 def _intervals_content(

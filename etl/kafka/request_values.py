@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from etl.errors import BrokerRefusal, EtlError
 from etl.model.partitions import Broker, Isolation, Leader, TopicPartition, partition_of
@@ -181,9 +182,12 @@ class FetchAnswer:
     """The error that ended the response, after these of the requested partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
-    """One partition and its current leader."""
+class PartitionMetadata(NamedTuple):
+    """One partition and its current leader.
+
+    A tuple, as are the other values of one partition in a response: it is made in a third of the
+    time of a dataclass, and there are 100,000 of each.
+    """
 
     partition: TopicPartition
     refusal: BrokerRefusal | None
@@ -241,8 +245,7 @@ class ClusterMetadata:
         return topic_ids
 
 
-@dataclass(frozen=True, slots=True)
-class ListedOffset:
+class ListedOffset(NamedTuple):
     """The listed offset of one partition for a time."""
 
     partition: TopicPartition
@@ -261,8 +264,7 @@ class ListedOffset:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEndResponse:
+class EpochEndResponse(NamedTuple):
     """The end of a leader epoch of one partition."""
 
     refusal: BrokerRefusal | None

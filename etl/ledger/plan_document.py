@@ -104,6 +104,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
     Rare fields are left out if unset.
     """
     partitions = in_order(plan.partitions)
+    all_planned = [plan.partitions[partition] for partition in partitions]
     index = _indexes(partitions)
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     leaders = []
@@ -125,12 +126,12 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "reason": plan.origin.reason,
         "run_key": plan.request.run_key,
         "logs": render_partitions(partitions),
-        **_offset_columns(plan, partitions),
+        **_offset_columns(all_planned),
         "leaders": leaders,
-        "ranges": _ranges_content(plan, index, brokers),
+        "ranges": _ranges_content(plan, index, all_planned, brokers),
         "losses": _losses_content(plan, index),
         "table_bit": plan.table.transaction_version,
-        "epochs": _epochs_content(plan, partitions),
+        "epochs": _epochs_content(all_planned),
         "vanished": _intervals_content(plan.losses.stale_rows, index),
     }
     rare = {
@@ -144,9 +145,9 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "void": plan.commit.state is CommitState.REJECTED or None,
         "time_zone": plan.origin.time_zone,
         **_inheritance_content(plan),
-        **_partitions_content(plan, index),
+        **_partitions_content(plan, index, all_planned),
         **_key_content(plan, index),
-        **_offsets_content(plan, partitions),
+        **_offsets_content(plan, all_planned),
     }
     if plan.pending:
         rare["pending_starts"] = _pending_content(plan)
@@ -170,9 +171,8 @@ def _sorted_items(by_partition: Mapping[TopicPartition, V]) -> list[tuple[TopicP
     return [(partition, by_partition[partition]) for partition in in_order(by_partition)]
 
 
-def _offset_columns(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+def _offset_columns(all_planned: Sequence[PlannedPartition]) -> dict[str, Any]:
     """Return the offsets of each partition, by column: similar values compress better."""
-    all_planned = [plan.partitions[partition] for partition in partitions]
     return {
         "positions": [planned.loaded_until for planned in all_planned],
         "behind": [_distance(planned, planned.expected_commit.offset) for planned in all_planned],
@@ -189,9 +189,16 @@ def _distance(planned: PlannedPartition, offset: int | None) -> int | None:
 
 
 def _ranges_content(
-    plan: Plan, index: Mapping[TopicPartition, int], brokers: Sequence[Broker]
+    plan: Plan,
+    index: Mapping[TopicPartition, int],
+    all_planned: Sequence[PlannedPartition],
+    brokers: Sequence[Broker],
 ) -> dict[str, Any]:
     broker_index = _indexes(brokers)
+    partitions = [index[r.partition] for r in plan.ranges]
+    distances = []
+    for i, offset_range in zip(partitions, plan.ranges, strict=True):
+        distances.append(all_planned[i].loaded_until - offset_range.until_offset)
     leaders: list[int | None] = []
     leader_epochs: list[int | None] = []
     for offset_range in plan.ranges:
@@ -203,9 +210,9 @@ def _ranges_content(
             leaders.append(None)
             leader_epochs.append(None)
     return {
-        "log": [index[r.partition] for r in plan.ranges],
+        "log": partitions,
         "size": [r.size for r in plan.ranges],
-        "before": [plan.loaded_until[r.partition] - r.until_offset for r in plan.ranges],
+        "before": distances,
         "leader": leaders,
         "epoch": leader_epochs,
     }
@@ -219,8 +226,7 @@ def _losses_content(plan: Plan, index: Mapping[TopicPartition, int]) -> list[lis
     return rows
 
 
-def _epochs_content(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
-    all_planned = [plan.partitions[partition] for partition in partitions]
+def _epochs_content(all_planned: Sequence[PlannedPartition]) -> dict[str, Any]:
     return {
         "leader": [planned.leader_epoch for planned in all_planned],
         "record": [flat(planned.record_epochs) for planned in all_planned],
@@ -261,12 +267,13 @@ def _inheritance_content(plan: Plan) -> dict[str, Any]:
     return content
 
 
-def _partitions_content(plan: Plan, index: Mapping[TopicPartition, int]) -> dict[str, Any]:
+def _partitions_content(
+    plan: Plan, index: Mapping[TopicPartition, int], all_planned: Sequence[PlannedPartition]
+) -> dict[str, Any]:
     """Return values that are known for few partitions."""
     fingerprints = []
     topic_ids = []
-    for partition, i in index.items():
-        planned = plan.partitions[partition]
+    for i, planned in enumerate(all_planned):
         tail = planned.fingerprint
         if tail:
             distance = planned.loaded_until - tail.until_offset
@@ -306,11 +313,11 @@ def _key_content(plan: Plan, index: Mapping[TopicPartition, int]) -> dict[str, A
     return content
 
 
-def _offsets_content(plan: Plan, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+def _offsets_content(plan: Plan, all_planned: Sequence[PlannedPartition]) -> dict[str, Any]:
     """Return where the committed offsets are, and their metadata; nothing for ZooKeeper only."""
     if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return {}
-    seen = [plan.partitions[partition].expected_commit for partition in partitions]
+    seen = [planned.expected_commit for planned in all_planned]
     metadata = sorted({committed.metadata for committed in seen if committed.metadata is not None})
     index = _indexes(metadata)
     metadata_indexes: list[int | None] = []

@@ -176,6 +176,8 @@ def reject_misaligned_offsets(
     """
     misaligned = {}
     for partition, position in positions.items():
+        if not partition.is_physical:
+            continue
         verified = _verification_of(partition, position, snapshot)
         if verified and verified.is_entry is False:
             misaligned[partition] = verified

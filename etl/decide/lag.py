@@ -214,7 +214,8 @@ def _reason_of_expiry(
     partition: TopicPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
 ) -> str | None:
     """Return why the record at `start` may expire within so many seconds; None: it does not."""
-    offsets = snapshot.readable.get(partition)
+    observed = snapshot.partition(partition)
+    offsets = observed.readable_offsets
     if offsets is None or start >= offsets.end_offset:
         return None
     retention = snapshot.topic(partition.topic).retention
@@ -222,15 +223,16 @@ def _reason_of_expiry(
         return _expiry_by_movement(
             partition, start, offsets.log_start_offset, snapshot, within_s, now_ms
         )
-    retained_from = snapshot.partition(partition).retained_from
+    retained_from = observed.retained_from
     if retention.ms is not None and retained_from is not None and start < retained_from:
         return (
             f"records up to offset {retained_from} may expire within "
             f"{_format_duration(within_s)} (retention.ms {retention.ms:,})"
         )
-    size = (offsets.end_offset - start) * snapshot.bytes_per_offset.get(partition, 0.0)
-    is_full = retention.bytes is not None and size >= NEARLY_FULL * retention.bytes
-    if is_full and not retention.is_tiered:
+    if retention.bytes is None or retention.is_tiered:
+        return None
+    size = (offsets.end_offset - start) * (observed.bytes_per_offset or 0.0)
+    if size >= NEARLY_FULL * retention.bytes:
         return f"about {round(size):,} bytes are kept of {retention.bytes:,} (retention.bytes)"
     return None
 

@@ -107,6 +107,8 @@ def fingerprints_to_record(
         known = plan.fingerprints
     fingerprints = {}
     for partition in partitions:
+        if not partition.is_physical:
+            continue
         observed = snapshot.partition(partition).fingerprints
         if observed and partition in snapshot.readable:
             fingerprints[partition] = max(observed, key=lambda tail: tail.until_offset)
@@ -598,7 +600,8 @@ def truncated_partitions(
     cuts = []
     truncated = []
     for partition, position in positions.items():
-        offsets = snapshot.readable.get(partition)
+        observed = snapshot.partition(partition)
+        offsets = observed.readable_offsets
         if offsets is None:
             continue
         is_compared = position > 0 and partition in plan.fingerprints
@@ -612,7 +615,6 @@ def truncated_partitions(
             epoch: int | None = lineage[-1][0]
         else:
             epoch = plan.leader_epochs.get(partition)
-        observed = snapshot.partition(partition)
         if not _holds_all_records(
             position, offsets, observed.epoch_end, epoch, exact=bool(lineage)
         ):

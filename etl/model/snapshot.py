@@ -376,6 +376,13 @@ class PartitionSnapshot:
     """The oldest unread record of a paused partition, if messages have timestamps."""
 
     @property
+    def readable_offsets(self) -> PartitionOffsets | None:
+        """Its offsets; None if the run does not read it."""
+        if self.availability is Availability.READABLE:
+            return self.offsets
+        return None
+
+    @property
     def is_left_out(self) -> bool:
         """True if it is left to its owner or paused."""
         return self.availability in (Availability.OWNED, Availability.PAUSED)
@@ -537,11 +544,7 @@ class Snapshot:
     @cached_property
     def readable(self) -> Mapping[TopicPartition, PartitionOffsets]:
         """The offsets of the partitions that the run reads."""
-        found = {}
-        for topic_partition, partition in self.partitions.items():
-            if partition.availability is Availability.READABLE and partition.offsets:
-                found[topic_partition] = partition.offsets
-        return found
+        return known_values(self.partitions, lambda partition: partition.readable_offsets)
 
     @cached_property
     def leaderless(self) -> frozenset[TopicPartition]:

@@ -52,29 +52,73 @@ if TYPE_CHECKING:
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLASS_PATH = "spark.driver.extraClassPath"
 _ENDS = re.compile(r"\r\n|\r|\n")
-_JOINED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*")
-_LINE = re.compile(r"[ \t\f]*([^\s=:]+)(?:[ \t\f]*[=:]|[ \t\f])[ \t\f]*(.*)")
+_BLANKS = " \t\f"
+_ENTRY = re.compile(r"(?P<key>(?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(?P<value>.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u(?P<code>[0-9A-Fa-f]{4})|(?P<character>.))", re.DOTALL)
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_AROUND_VALUES = "".join(chr(code) for code in range(33) if chr(code) not in "\r\n")
+"""Spark removes control characters and blanks around a value, except line ends
+(`Utils.trimExceptCRLF`).
+"""
 
 
 def settings_of_file() -> dict[str, str]:
     """Return the settings of `spark-defaults.conf`; empty if the file does not exist.
 
-    It is read by Java's rules for properties files, except for escapes.
+    It is read by the rules of `java.util.Properties.load`. Raises SettingsError if it cannot be
+    read.
     """
     file = _folder() / "spark-defaults.conf"
-    if not file.is_file():
-        return {}
-    text = file.read_text("utf-8", "replace")
-    written = []
-    for line in _ENDS.split(text):
-        if not line.lstrip(" \t\f").startswith(("#", "!")):
-            written.append(line)
+    try:
+        if not file.is_file():
+            return {}
+        text = file.read_text("utf-8", "replace")
+    except OSError as error:
+        raise SettingsError(
+            f"Spark's configuration cannot be read: {error.strerror}",
+            path=file,
+            action="Check the permissions of the file, SPARK_CONF_DIR and SPARK_HOME",
+        ) from None
     settings = {}
-    for line in _JOINED.sub(r"\1", "\n".join(written)).split("\n"):
-        found = _LINE.match(line)
-        if found:
-            settings[found[1]] = found[2].strip()
+    for line in _logical_lines(text):
+        entry = _ENTRY.fullmatch(line)
+        if entry:
+            settings[_unescaped(entry["key"])] = _unescaped(entry["value"]).strip(_AROUND_VALUES)
     return settings
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield the lines of a properties file, joined at a backslash, without comments and blank
+    lines.
+
+    A comment is not continued, and a line that continues another is no comment.
+    """
+    continued = ""
+    for line in _ENDS.split(text):
+        line = line.lstrip(_BLANKS)
+        if not continued and line.startswith(("#", "!")):
+            continue
+        joined = continued + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            continued = joined[:-1]
+            continue
+        continued = ""
+        if joined:
+            yield joined
+    if continued:
+        yield continued
+
+
+def _unescaped(text: str) -> str:
+    """Replace the escapes of a key or value, such as `\\t` and `\\u00e9`."""
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(escape: re.Match[str]) -> str:
+    if escape["code"]:
+        return chr(int(escape["code"], 16))
+    return _CONTROLS.get(escape["character"], escape["character"])
 
 
 def without_file_options(ours: Mapping[str, str]) -> dict[str, str]:

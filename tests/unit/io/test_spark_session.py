@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from etl.cli.common_options import run_context
 from etl.decide.spark_settings import error_of_start, invalid_settings
 from etl.decide.table_storage import level_of
+from etl.errors import SettingsError
 from etl.io.process import cores
 from etl.io.spark import session
 from etl.io.spark.catalog import enter_store
@@ -127,7 +129,10 @@ def test_our_options_for_a_quick_start_replace_none_in_sparks_own_file(
     [
         ("a b\n  c = d e  \nf:g\r\nh=i=j", {"a": "b", "c": "d e", "f": "g", "h": "i=j"}),
         ("# a b\\\n! c d\ne\tf", {"e": "f"}),
-        ("a b \\\n   c\nd e\\\\\nf g", {"a": "b c", "d": "e\\\\", "f": "g"}),
+        ("a b \\\n   c\nd e\\\\\nf g", {"a": "b c", "d": "e\\", "f": "g"}),
+        ("a b\\\n#c\nd e", {"a": "b#c", "d": "e"}),
+        ("a b\\\n\n#c\nd e\\", {"a": "b", "d": "e"}),
+        ("a\nb =\nc\\ \\=d : \\te\\u00e9\\q\n= f", {"a": "", "b": "", "c =d": "e\u00e9q", "": "f"}),
         ("a b\na c", {"a": "c"}),
         ("", {}),
     ],
@@ -137,6 +142,19 @@ def test_sparks_own_file_is_read_as_java_reads_such_files(
 ) -> None:
     own_file.write_text(text, newline="")
     assert settings_of_file() == settings
+
+
+def test_an_unreadable_file_of_spark_is_an_error_with_its_name(
+    own_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rejected(*_: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    own_file.write_text("spark.master local")
+    monkeypatch.setattr(Path, "read_text", rejected)
+    with pytest.raises(SettingsError, match="Permission denied") as found:
+        settings_of_file()
+    assert found.value.where["path"] == own_file
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ severity if several errors occurred.
     │   └── NoExclusiveCreate            in this store writers can replace each other's commits
     ├── NotReady                    8    retriable later: a time is not complete, or in the future
     ├── VerificationFailed          9    rows are missing or duplicated
-    └── Stopped                   130    retriable: Ctrl-C or SIGTERM
+    └── Stopped                   130    retriable: Ctrl-C, SIGTERM or SIGHUP
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class NotReady(EtlError):
 
 
 class Stopped(EtlError):
-    """Ctrl-C or SIGTERM; everything was left as a crash would leave it, and nothing is lost."""
+    """Ctrl-C, SIGTERM or SIGHUP; everything is left as after a crash, and nothing is lost."""
 
     exit_code, retriable = 130, True
 

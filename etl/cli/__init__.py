@@ -13,7 +13,7 @@ returns, as one JSON document with `--json`. Heavy modules are imported inside t
     2 conf, argument or what it names: invalid   6 ZooKeeper, a broker or Spark unavailable (retry)
     3 with --fail-on-loss: records were lost     7 the table cannot be read or written (retry)
     8 not complete yet (retry later)             9 rows are missing or duplicated
-    130 interrupted by Ctrl-C or SIGTERM; 143: by a second SIGTERM
+    130 interrupted by Ctrl-C, SIGTERM or SIGHUP; 143: by a second SIGTERM
     141 standard output was closed
 """
 

@@ -257,6 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.redirect_stdout(output):
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, _stop)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
+            signal.signal(signal.SIGHUP, _stop)
         words = list(sys.argv[1:] if arguments is None else arguments)
         with output_session(json_lines=wants_json_lines(words)):
             return _exit_code(words, wants_json="--json" in words)

@@ -44,7 +44,10 @@ def run_folder(context: typer.Context, folder: Path, *, main: Main, as_json: boo
         if not as_json:
             print_line((f"{conf}:", "bold"))
         conf_arguments = [str(conf) if argument is None else argument for argument in arguments]
-        code, output = run_command(["run", "--json", *conf_arguments])
+        try:
+            code, output = run_command(["run", "--json", *conf_arguments])
+        except ProcessLost as error:
+            return ConfRun(str(conf), error=error)
         if code == _STOPPED:
             raise KeyboardInterrupt
         return result_of(conf, code, output)
@@ -113,19 +116,28 @@ def result_of(conf: Path, code: int, output: str) -> ConfRun:
 
 
 def _run_in_process(arguments: Sequence[str]) -> tuple[int, str]:
-    """Run `etl` in a child process with this standard error. A stop is passed on once and waited
-    for.
+    """Run `etl` in a child process with this standard error. Raises ProcessLost if it does not
+    start.
+
+    A stop of this process (Ctrl-C, SIGTERM, SIGHUP) is passed on once and waited for. If this
+    process is killed, the child finishes its run, and the driver lock keeps others away until then.
     """
     # With -P the child does not search the current directory for transforms, unless we do.
     options = []
     if sys.path[:1] not in ([""], [os.getcwd()]):
         options = ["-P"]
-    child = subprocess.Popen(
-        [sys.executable, *options, "-m", "etl", *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    try:
+        child = subprocess.Popen(
+            [sys.executable, *options, "-m", "etl", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ProcessLost(
+            f"The process of the run was not started: {error.strerror}",
+            action="Check the memory of this machine and its limit of processes (ulimit -u)",
+        ) from None
     try:
         output, _ = child.communicate()
     except BaseException:

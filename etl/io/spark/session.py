@@ -150,8 +150,8 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def own_ctrl_c() -> Iterator[None]:
-    """Context manager: a first Ctrl-C or SIGTERM waits until the session exists; a second one ends
-    the starting JVM.
+    """Context manager: a first Ctrl-C, SIGTERM or SIGHUP waits until the session exists; a second
+    one ends the starting JVM.
 
     If its start is interrupted, pyspark leaves a JVM that never ends: it deletes the directory with
     the JVM's port, and the JVM fails before it watches its parent. pyspark's own Ctrl-C handler
@@ -161,7 +161,11 @@ def own_ctrl_c() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    ours = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    ours = {}
+    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        handler = signal.getsignal(kind)
+        if handler != signal.SIG_IGN:
+            ours[kind] = handler
 
     def wait(kind: int, _frame: FrameType | None) -> None:
         came.append(kind)

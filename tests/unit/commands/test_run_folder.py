@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -190,6 +195,35 @@ def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(
     folder = str(tmp_path)
     refused(run_etl("run", folder, "--json"), 2, "The directory has no conf (path", folder)
     refused(run_etl("run", folder, "--dry-run", "--json"), 2, "takes one conf", folder)
+
+
+def test_a_process_that_does_not_start_is_an_error_of_its_conf_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    conf(tmp_path, "a")
+    conf(tmp_path, "b")
+    monkeypatch.setattr(subprocess, "Popen", start)
+    result = run_etl("run", str(tmp_path), "--json")
+    refused(result, 6, "2 of 2 pipelines failed", "Cannot allocate memory")
+
+
+def test_a_hang_up_ends_the_runs_of_a_folder(tmp_path: Path) -> None:
+    """The process of a run has a session of its own, so the terminal does not signal it."""
+    # The server accepts connections and never answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connect = f"127.0.0.1:{silent.getsockname()[1]}"
+        conf(tmp_path, "a", zookeeper={"connect": connect, "session_timeout_s": 60})
+        command = [sys.executable, "-m", "etl", "run", str(tmp_path), "--json", "--quiet"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+            silent.accept()
+            children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+            parent.send_signal(signal.SIGHUP)
+            document = json.loads(parent.communicate(timeout=60)[0])
+    assert (parent.returncode, document["exit_code"]) == (130, 130)
+    assert len(children) == 1 and not Path(f"/proc/{children[0]}").exists()
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def _by_partition(
         bounds: dict[TopicPartition, Bound] = {}
         for topic, numbers in numbers_by_topic.items():
             for key, number in numbers.items():
-                bounds[_log(topic, key, physical)] = make(parse_number(number, name))
+                bounds[_log(topic, key, physical)] = make(_number(number, name, form))
         return bounds
 
     return _from_json(text, name, form, build)
@@ -180,22 +180,17 @@ def _bound(number: int) -> Bound:
     return number
 
 
-def parse_number(value: object, name: str) -> int:
+def _number(value: object, name: str, form: str) -> int:
     """Parse an offset (-2: start of the partition, -1: its end) or a time in ms.
 
-    `name` is the option, which decides which of both it is. Raises SettingsError.
+    `name` is the option, which decides which of both it is; `form` is how it is written. Raises
+    SettingsError.
     """
     is_offset = name.endswith("Offsets")
     least = _EARLIEST if is_offset else 0
     text = str(value).strip()
     if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII) or not least <= int(text) <= _GREATEST:
         kind = "offset" if is_offset else "time in milliseconds since 1970"
-        if is_offset:
-            form = _OFFSETS_FORM
-        elif name.endswith("ByTimestamp"):
-            form = _TIMES_FORM
-        else:
-            form = _TIME_FORM
         raise SettingsError(
             f"{text[:30]!r} is no {kind}",
             option=name,
@@ -769,7 +764,7 @@ def _bounds(options: Mapping[str, str], side: str, default: LogEnd, physical: bo
     """Return the bounds of one side. If several options set them, the order here is Spark's."""
     if f"{side}timestamp" in options:
         name = f"{side}Timestamp"
-        return Bounds(FirstAt(parse_number(options[name.lower()], name)), option=name)
+        return Bounds(FirstAt(_number(options[name.lower()], name, _TIME_FORM)), option=name)
     if f"{side}offsetsbytimestamp" in options:
         name = f"{side}OffsetsByTimestamp"
         return Bounds(by_partition=parse_times(options[name.lower()], name), option=name)

@@ -534,6 +534,7 @@ def test_bounds_are_given_for_each_log() -> None:
         ({"assign": '{"clicks": [0]}'}, "write 1-0"),
         ({"assign": '{"clicks": ["1-01"]}'}, "1-01"),
         ({"subscribe": "t", STARTING: '{"t": {"0": 5}}'}, "write 1-0"),
+        ({"subscribe": "t", STARTING: '{"t": {"1-0": "x"}}'}, '"1-0": 36'),
         (
             {"ranges": '[{"topic": "t", "partition": 0, "from": 0, "until": 5}]'},
             "no broker is named",

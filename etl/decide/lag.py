@@ -261,12 +261,17 @@ def _expiry_by_movement(
     return f"{moved} and is {log_start}"
 
 
+_LEAST_MOVEMENT_S = 60
+"""A shorter movement of the log start is no rate: brokers delete a whole segment at once."""
+
+
 def _movement(
     partition: TopicPartition, log_start: int, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, float] | None:
     """Return the movement of the log start since the newest plan: offsets and seconds.
 
-    None if it did not move, or if that is unknown.
+    None if it did not move, if that is unknown, or if the plan is younger than
+    `_LEAST_MOVEMENT_S`.
     """
     last = snapshot.ledger.newest
     if last is None:
@@ -275,9 +280,10 @@ def _movement(
     before = None
     if planned:
         before = planned.log_start
-    if before is None or log_start <= before or now_ms <= last.origin.created_at_ms:
+    elapsed_s = (now_ms - last.origin.created_at_ms) / 1000
+    if before is None or log_start <= before or elapsed_s < _LEAST_MOVEMENT_S:
         return None
-    return log_start - before, (now_ms - last.origin.created_at_ms) / 1000
+    return log_start - before, elapsed_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def test_without_retention_of_brokers_the_movement_of_the_log_start_counts(
 
 
 @pytest.mark.parametrize(
-    "ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)]
+    "ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 59)]
 )
 def test_a_log_start_without_a_known_movement_predicts_nothing(ledger: Ledger) -> None:
     snapshot = snapshot_of(ledger=ledger)

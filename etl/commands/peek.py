@@ -207,22 +207,27 @@ class PeekedPartition:
                 fetch_max_wait_ms=self._wait_ms(),
                 keeps_arrived=True,
             )
-            if answer.cut is not None:
-                self._request_less(answer.cut)
-            elif not answer.partitions:  # the client is over its quota
-                self._note_answer()
-            if not answer.partitions:
-                return None
-            failure = self._failure(answer.partitions[0].refusal)
         except BrokerUnreachable as unreachable:
-            failure = unreachable
+            self._look_up_again(unreachable)
+            return None
+        if answer.cut is not None:
+            self._request_less(answer.cut)
+        elif not answer.partitions:  # the client is over its quota
+            self._note_answer()
+        if not answer.partitions:
+            return None
+        failure = self._failure(answer.partitions[0].refusal)
         if failure is not None:
-            self._leader = None
-            self._note_failure(failure)
+            self._look_up_again(failure)
             return None
         if answer.cut is None:
             self._note_answer()
         return answer.partitions[0]
+
+    def _look_up_again(self, failure: EtlError) -> None:
+        """Keep the failure, as `_note_failure`; the leader is looked up before the next request."""
+        self._leader = None
+        self._note_failure(failure)
 
     def _request_less(self, cut: EtlError) -> None:
         """Request half of the bytes next time: the deadline cut the response.
@@ -253,7 +258,10 @@ class PeekedPartition:
         if refusal is None:
             return None
         if refusal.meaning is Meaning.OUT_OF_RANGE:
-            return self._out_of_range()
+            try:
+                return self._out_of_range()
+            except BrokerUnreachable as unreachable:
+                return unreachable
         error = refusal.error("fetch", **self.partition.place, offset=self.position)
         if not refusal.is_retriable:
             raise error
@@ -296,7 +304,11 @@ class PeekedPartition:
             {self.partition: when}, isolation_level=Isolation.READ_UNCOMMITTED
         )
         listed = answers[self.partition]
-        if listed.refusal or listed.offset is None:
+        if listed.refusal:
+            raise listed.refusal.error(
+                "report the start and end of the partition", **self.partition.place
+            )
+        if listed.offset is None:
             raise BrokerError(
                 "The broker reports no start or end of the partition",
                 **self.partition.place,

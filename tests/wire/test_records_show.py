@@ -341,6 +341,23 @@ def test_a_permanent_rejection_is_raised_at_once(kafka: FakeBroker) -> None:
     assert not kafka.log("clicks").refusals
 
 
+def test_a_broker_that_refuses_to_report_the_start_is_shown_with_its_code(
+    kafka: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = kafka._listed
+
+    def refused(*request: Any) -> Any:
+        answer = listed(*request)
+        answer.error_code = 29
+        return answer
+
+    with open_peek(settings_of(kafka), PeekRequest("clicks:0")) as log:
+        kafka.log("clicks").refusals.append(1)
+        monkeypatch.setattr(kafka, "_listed", refused)
+        with pytest.raises(EtlError, match="report the start and end.*TOPIC_AUTHORIZATION_FAILED"):
+            list(log.records())
+
+
 def test_a_start_or_end_that_moves_past_it_is_reported(kafka: FakeBroker) -> None:
     def while_it_reads(change: Callable[[], None]) -> None:
         request = PeekRequest("clicks:0", start=5, follows=True, timeout_s=5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Self
 
@@ -155,32 +155,40 @@ TextOrSecret = Annotated[
 
 
 def resolve_secret(secret: SecretRef, key: str) -> str:
-    """Resolve a secret for immediate use. Raises SettingsError with the key, the machine and what
-    is missing.
+    """Resolve a secret for immediate use.
+
+    Raises SettingsError, with the key and the machine, if it is missing or empty.
     """
+    read: Callable[[str], str]
     if secret.kind == "env":
-        source, name = "environment variable", secret.name
+        source, name, read = "environment variable", secret.name, _variable
     else:
-        source, name = "file", place_of_file(secret.file)
+        source, name, read = "file", place_of_file(secret.file), read_value
     try:
-        return _variable(secret.name) if secret.kind == "env" else read_value(name)
-    except (KeyError, OSError, ValueError) as error:
-        reason = ""
-        if not isinstance(error, (KeyError, FileNotFoundError)):
-            reason = f": {_reason(error)}"
-        raise SettingsError(
-            f"{key} refers to the {source} {name}, which cannot be read{reason}",
-            key=key,
-            host=os.uname().nodename,
-            action=f"Check that this {source} exists on every machine that connects: the driver's "
-            "and each executor's",
-        ) from None
+        text = read(name)
+    except KeyError:
+        problem = "which is not set"
+    except FileNotFoundError:
+        problem = "which does not exist"
+    except (OSError, ValueError) as error:
+        problem = f"which cannot be read: {_reason(error)}"
+    else:
+        if text:
+            return text
+        problem = "which is empty"
+    raise SettingsError(
+        f"{key} refers to the {source} {name}, {problem}",
+        key=key,
+        host=os.uname().nodename,
+        action=f"Check this {source} on every machine that connects: the driver's "
+        "and each executor's",
+    )
 
 
 def login_text(value: str | SecretRef | None, key: str) -> str:
     """Return a string of a login, written or referenced.
 
-    Raises SettingsError as `resolve_secret`, and for an empty string or one with a NUL.
+    Raises SettingsError as `resolve_secret`, for an empty string and for one with a NUL.
     """
     if isinstance(value, SecretRef):
         text = resolve_secret(value, key)

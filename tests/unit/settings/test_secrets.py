@@ -163,13 +163,16 @@ def test_a_missing_secret_is_reported_with_its_key_the_machine_and_the_place(
     tmp_path: Path,
 ) -> None:
     there, latin, pipe, absent = (tmp_path / name for name in ("there", "latin", "pipe", "absent"))
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
     there.write_text(f"\ufeff{SECRET}\r\n")
     latin.write_bytes(b"\xff\xfe")
     os.mkfifo(pipe)
     assert resolve_secret(SecretRef("file", "there", str(tmp_path)), "k") == SECRET
     for secret, message in (
-        (SecretRef("file", "absent", str(tmp_path)), f"the file {absent}, which cannot be read"),
-        (SecretRef("env", "NO_SUCH"), "the environment variable NO_SUCH, which cannot be read"),
+        (SecretRef("file", "absent", str(tmp_path)), f"the file {absent}, which does not exist"),
+        (SecretRef("file", str(empty)), f"the file {empty}, which is empty"),
+        (SecretRef("env", "NO_SUCH"), "the environment variable NO_SUCH, which is not set"),
         (SecretRef("file", str(tmp_path)), ".*, which cannot be read: Is a directory"),
         (SecretRef("file", str(latin)), ".*, which cannot be read: it is not UTF-8"),
         (SecretRef("file", str(pipe)), ".*, which cannot be read: it is not a regular file"),
@@ -192,7 +195,7 @@ def test_a_file_that_is_missing_beside_the_conf_is_only_found_among_those_that_s
     monkeypatch.chdir(work)
     monkeypatch.setattr(secrets, "_shipped", [])
     relative = SecretRef("file", "secrets/kafka", str(tmp_path))
-    with pytest.raises(SettingsError, match=f"refers to the file {own}, which cannot be read"):
+    with pytest.raises(SettingsError, match=f"refers to the file {own}, which does not exist"):
         resolve_secret(relative, "k")
     with pytest.raises(SettingsError) as refused, socket.socket() as unconnected:
         wrap(unconnected, "b", Tls(relative.file), "b:1")
@@ -208,7 +211,7 @@ def test_a_file_that_is_missing_beside_the_conf_is_only_found_among_those_that_s
 @pytest.mark.parametrize(
     ("value", "content", "wrong"),
     [
-        (SecretRef("file", "secret"), "", "username, from ${file:secret}, is empty"),
+        (SecretRef("file", "secret"), "", "username refers to the file secret, which is empty"),
         (SecretRef("file", "secret"), "a\0b", "username, from ${file:secret}, contains a NUL"),
         ("", "", "username is empty"),
         ("a\0b", "", "username contains a NUL"),

@@ -614,12 +614,14 @@ def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None
         return
     path = settings.table.path
     is_physical = settings.source.is_physical
-    to_add = columns_to_add(path, arrow_schema(physical=is_physical))
+    table = open_table(path)
+    if table is None:
+        return
+    to_add = columns_to_add(table, arrow_schema(physical=is_physical))
     if not to_add:
         return
-    rows = unaccounted_rows(path, topics, physical=is_physical)
-    table = open_table(path)
-    if rows and table:
+    rows = unaccounted_rows(path, topics, physical=is_physical, table=table)
+    if rows:
         raise unplanned_rows_error(rows, table.version(), to_add=to_add)
 
 

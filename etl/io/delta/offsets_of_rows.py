@@ -838,16 +838,22 @@ _Counted = dict[tuple[Any, ...], tuple[int, int, int]]
 
 
 def unaccounted_rows(
-    path: str, topics: Collection[str], *, physical: bool, app_id: str = ""
+    path: str,
+    topics: Collection[str],
+    *,
+    physical: bool,
+    app_id: str = "",
+    table: DeltaTable | None = None,
 ) -> tuple[HeldRows, ...] | None:
     """Return the rows of `topics` that no pipeline loaded into this table, sorted.
 
     None: no table, no files, or a pipeline has commits in it and the log no longer contains the
     plan of one. Topics that another pipeline loaded have rules of their own (`other_pipelines`).
-    `app_id`: this pipeline, if it has commits there and never knew these topics. Raises
-    NeedsDecision if a file cannot be read, TableUnreachable.
+    `app_id`: this pipeline, if it has commits there and never knew these topics. `table`: a version
+    of the table, if it is open; else the newest. Raises NeedsDecision if a file cannot be read,
+    TableUnreachable.
     """
-    table = open_table(path)
+    table = table or open_table(path)
     if table is None or not table.get_add_actions().num_rows:
         return None
     loaded = frozenset[str]()

@@ -296,16 +296,13 @@ def check_columns(
     _reject_another_partitioning(found, wanted.partition_by, path)
 
 
-def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
+def columns_to_add(table: DeltaTable, expected: pyarrow.Schema) -> str:
     """Return the SQL statement that adds the columns that the table lacks.
 
-    Empty if there is no table, or it has all of them, if also under another name.
+    Empty if it has all of them, if also under another name.
     """
     from deltalake import Schema
 
-    table = open_table(path)
-    if table is None:
-        return ""
     wanted = parse_shape("", Schema.from_arrow(expected).to_json(), ())
     found = shape_of(table)
     return table_rules.columns_to_add(wanted.columns, {**found.renamed, **found.columns})

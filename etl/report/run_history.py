@@ -33,7 +33,7 @@ class PastRun:
     started_at: str
     exit_code: int | None = None
     seconds: float | None = None
-    records_read: int = 0
+    records_read: int | None = None
     bytes: int | None = None
     records_per_second: int | None = None
     lag_before: int | None = None
@@ -67,24 +67,29 @@ def run_of(report: Mapping[str, Any]) -> PastRun:
 
 
 def _run_of(document: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> PastRun:
-    """`lags`: before and after the run, as digits or any other text for unknown."""
+    """Return the run of a report's document.
+
+    `lags`: before and after the run, as digits or any other text for unknown.
+    """
     before = []
     after = []
     for lag_before, lag_after in lags:
         before.append(_known(lag_before))
         after.append(_known(lag_after))
+    # The report of a killed run has 0 seconds if none of its steps had ended.
+    seconds = document["total_seconds"] or None
     return PastRun(
-        document["run_id"],
-        document["state"],
-        document["started_at"],
-        document["exit_code"],
-        document["total_seconds"] or None,
-        document["records_read"] or 0,
-        document["bytes"],
-        document["records_per_second"],
-        aggregate_known(sum, before),
-        aggregate_known(sum, after),
-        tuple(outcome["outcome"] for outcome in document["outcomes"]),
+        run_id=document["run_id"],
+        state=document["state"],
+        started_at=document["started_at"],
+        exit_code=document["exit_code"],
+        seconds=seconds,
+        records_read=document["records_read"],
+        bytes=document["bytes"],
+        records_per_second=document["records_per_second"],
+        lag_before=aggregate_known(sum, before),
+        lag_after=aggregate_known(sum, after),
+        outcomes=tuple(outcome["outcome"] for outcome in document["outcomes"]),
     )
 
 

@@ -41,12 +41,19 @@ from etl.streams.records import Decoder, FetchedRecords, Record, records_of
 
 
 class StreamQueue:
-    """The queue of one stream; full above a number of records or bytes."""
+    """The queue of one stream; full above a number of records or bytes.
+
+    The caller of each method holds the connector's `changed`.
+    """
 
     def __init__(self, max_records: int, max_bytes: int) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._responses: deque[FetchedRecords] = deque()
+        self.count = 0
+        """Number of queued records; of the response that is read now all are counted."""
+        self.size = 0
+        """Size of these records in bytes."""
         self.partitions: set[TopicPartition] = set()
         """Partitions of the stream."""
         self.last_returned: Record | None = None
@@ -56,16 +63,6 @@ class StreamQueue:
     def head(self) -> FetchedRecords | None:
         """The response that is read now."""
         return self._responses[0] if self._responses else None
-
-    @property
-    def count(self) -> int:
-        """Number of records; of the response that is read now all are counted."""
-        return sum(response.count for response in self._responses)
-
-    @property
-    def size(self) -> int:
-        """Size of these records in bytes."""
-        return sum(response.size for response in self._responses)
 
     @property
     def has_room(self) -> bool:
@@ -90,15 +87,21 @@ class StreamQueue:
                     and not response.count
                     and response.failure is None
                 )
-                if not is_replaced:
+                if is_replaced:
+                    self.size -= response.size
+                else:
                     kept.append(response)
             self._responses = kept
         self._responses.append(fetched)
+        self.count += fetched.count
+        self.size += fetched.size
 
     def end(self, finished: FetchedRecords) -> None:
         """Remove a response that was read to its end."""
         if self.head is finished:
             self._responses.popleft()
+            self.count -= finished.count
+            self.size -= finished.size
 
     def put_off(self, failed: FetchedRecords) -> None:
         """Requeue an error after the other partitions' records, to be raised again."""
@@ -110,6 +113,8 @@ class StreamQueue:
         self.partitions.discard(partition)
         kept = [response for response in self._responses if response.partition != partition]
         self._responses = deque(kept)
+        self.count = sum(response.count for response in kept)
+        self.size = sum(response.size for response in kept)
         if self.last_returned is not None and self.last_returned.topic_partition == partition:
             self.last_returned = None
 

@@ -265,7 +265,9 @@ def _identity(identity: MemberIdentity) -> dict[str, Any]:
 
 
 _ASSIGNED_STATES = frozenset({"Stable", "Reconciling"})
-"""Group states in which each member knows its assignment, even if it does not own all of it yet."""
+"""Group states in which the next partitions of each member are known, even if it does not own all of
+them yet.
+"""
 _FULL = 0
 """Epoch of a heartbeat with all fields; other heartbeats only have changes."""
 
@@ -322,8 +324,9 @@ def consumer_group_fields(group: str) -> dict[str, Any]:
 def parse_consumer_group(response: Any, group: str, **place: Any) -> MembersResponse:
     """Return the members of the group with their current and next partitions.
 
-    None while they have no assignment. Raises CorruptData for another group than requested, and for
-    a negative partition.
+    None instead of partitions: unknown, so the member may own any of them. In the state `Assigning`
+    members keep their current partitions, but their next ones are not computed yet (KIP-848).
+    Raises CorruptData for another group than requested, and for a negative partition.
     """
     described = described_group(response, Api.CONSUMER_GROUP_DESCRIBE, group, **place)
     if described is None:

@@ -458,15 +458,14 @@ def parse_registration(payload: bytes, *, path: str) -> Registration:
 def render_registration(registration: Registration, *, now_ms: int) -> bytes:
     """Return the payload of a consumer's znode, as consumers of its broker type write it.
 
-    Raises SettingsError for a topic filter on Jafka.
+    Raises ValueError for a topic filter on Jafka. Its own consumers may register one
+    (`parse_registration`); ours register the names of the topics there, and register again when
+    these change (etl/io/zookeeper/group_member.py).
     """
     reads = registration.reads
     if registration.dialect is BrokerFamily.JAFKA:
         if isinstance(reads, FilteredTopics):
-            raise SettingsError(
-                "Consumers of Jafka read topics by name only",
-                action="Set source.topics to names of topics, without expressions",
-            )
+            raise ValueError("a member registers topics by name on Jafka")
         return _map(reads.threads).encode()
     if isinstance(reads, FixedTopics):
         pattern = _STATIC

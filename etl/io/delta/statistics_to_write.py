@@ -229,8 +229,7 @@ def _of_footer(
 ) -> tuple[Any, Any] | None:
     """Return the bounds of a column in all row groups.
 
-    None if a row group has values without bounds (Parquet keeps none beyond 4 KiB), or no group has
-    values.
+    None if a row group has values without bounds, or no group has values.
     """
     values = []
     for i in range(metadata.num_row_groups):

@@ -124,7 +124,7 @@ def prune(ledger: PlanLedger) -> None:
     # Pieces are listed before documents are read: pieces written later are not in the list.
     pieces = ledger.documents.pieces()
     if pieces:
-        ledger.documents.drop_pieces(pieces, referenced_at=_paths_with_pieces(ledger))
+        ledger.documents.drop_pieces(pieces, referenced_at=_paths_of_documents(ledger))
 
 
 def _loaded_until(ledger: PlanLedger) -> Mapping[TopicPartition, int]:
@@ -135,18 +135,21 @@ def _loaded_until(ledger: PlanLedger) -> Mapping[TopicPartition, int]:
     return found.newest.loaded_until if found.applied else starts_of(found.newest)
 
 
-def _paths_with_pieces(ledger: PlanLedger) -> list[str]:
-    """Return the paths of all documents that can be in pieces, since they grow."""
+def _paths_of_documents(ledger: PlanLedger) -> list[str]:
+    """Return the paths of all documents of the pipeline, in one znode or in pieces.
+
+    They are children and grandchildren of its znode, so one that is added later is not forgotten.
+    """
     paths = ledger.paths
-    results = ledger.zookeeper.children(paths.applied_plans) or ()
-    backfills = ledger.zookeeper.children(paths.backfills) or ()
-    return [
-        *(paths.plan(number) for number in ledger.plan_numbers()),
-        paths.loaded,
-        paths.paused,
-        *(f"{paths.applied_plans}/{number}" for number in results),
-        *(paths.backfill(name) for name in backfills),
-    ]
+    found = []
+    for name in ledger.zookeeper.children(paths.root) or ():
+        path = f"{paths.root}/{name}"
+        if path in (paths.all_chunks, paths.drivers):
+            continue
+        found.append(path)
+        for child in ledger.zookeeper.children(path) or ():
+            found.append(f"{path}/{child}")
+    return found
 
 
 def _is_given_up(ledger: PlanLedger, number: int) -> bool:

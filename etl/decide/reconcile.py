@@ -214,9 +214,10 @@ def _reject_nothing_selected(settings: Settings, of_cluster: Callable[[], Iterab
 
 
 def _reject_excluded(excluded: Sequence[str]) -> None:
-    """Reject topics that the conf both selects and excludes, if no other topic is left.
+    """Reject topics that `source.topics` matches and `source.exclude_topics` excludes.
 
-    Raises SettingsError for the first.
+    They are topics that the conf names, or all that its expressions match. Raises SettingsError for
+    the first; does nothing without any.
     """
     if excluded:
         message = "source.topics matches this topic, and source.exclude_topics excludes it"

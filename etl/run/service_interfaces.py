@@ -1,6 +1,7 @@
 """Which operations of the outside world does a run use?
 
-`Services` is everything that `ingest` can touch, with its guarantees. `Member` is the same for a
+`Services` is everything that a run, a replay or a backfill can touch, with its guarantees: replay
+and backfill use `loaded` and `first_at`, backfill alone `backfills`. `Member` is the same for a
 membership, in ZooKeeper or in Kafka. `RunContext` is what the caller of a run provides.
 
 Not here: implementations (`LiveServices` in etl/run/live_services.py, fakes in the tests).
@@ -164,7 +165,7 @@ class Services(Protocol):
 
     def fence(self, plan: Plan) -> None:
         """End the membership that the plan was made with, so that no late commit of it succeeds. If
-        the plan's commit is in doubt, it is settled and stored, if possible.
+        the plan's commit is in doubt, it is resolved and stored, if possible.
         """
 
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
@@ -251,7 +252,9 @@ called when a session is built.
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the caller of a run provides: progress output and Spark defaults."""
+    """What the caller of a run provides: progress output, a context around the run, Spark defaults,
+    and the keys that were set on the command line.
+    """
 
     progress: Progress = lambda doing: contextlib.nullcontext()
     of_run: OfRun = lambda report: contextlib.nullcontext()

@@ -53,7 +53,7 @@ from etl.run.backfill import (
 )
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
-from etl.run.replay import settled_state
+from etl.run.replay import repaired_state
 from etl.run.service_interfaces import ALONE, RunContext, Services
 from etl.settings.load import reject_name_of_backfill, settings_of_backfill
 from etl.settings.sections import Settings
@@ -217,7 +217,7 @@ def _beginning(
     """Return what the backfill would begin with, after a stored plan of a run."""
     observed = services.observe(request.offsets_of)
     step, stored = step_after_stored_plan(observed, settings)
-    state, _ = settled_state(step)
+    state, _ = repaired_state(step)
     if isinstance(step.state, RebuildFromTable):
         raise SettingsError(
             "ZooKeeper does not know the pipeline's newest plan, which the table holds",

@@ -22,6 +22,7 @@ from etl.decide.partition_owners import (
     members_as_owners,
     owned_policy,
 )
+from etl.decide.plan import stops_without_leader
 from etl.decide.reconcile import (
     reject_missing_topics,
     reject_null_partition_value,
@@ -66,7 +67,7 @@ from etl.model.snapshot import Ledger
 from etl.report.describe import counted
 from etl.run.discovery import Discovery, configured_family
 from etl.run.live_services import unspoken
-from etl.settings.choices import OnActiveMembers, OnNoLeader, OnOwned, OwnershipMode, split_address
+from etl.settings.choices import OnActiveMembers, OnOwned, OwnershipMode, split_address
 
 _CONNECT_TIMEOUT_S = 5.0
 _METADATA_WAIT_S = 5.0
@@ -547,7 +548,7 @@ def _leaderless_line(name: str, leaderless: list[TopicPartition], findings: Find
     named = first_names(described)
     message = f"{counted(len(leaderless), 'partition')} without a leader: {named}"
     action = "Check the brokers that host their replicas"
-    if source.on_no_leader is OnNoLeader.SKIP:
+    if not stops_without_leader(leaderless[0], findings.settings):
         return advice(name, message, f"{action}. A run leaves them out (source.on_no_leader: skip)")
     action = f"{action}, or set source.on_no_leader: skip"
     return failed(name, BrokerUnreachable(message, action=action))

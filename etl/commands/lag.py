@@ -18,6 +18,7 @@ from etl.audit.compare_rows import AuditedPartition, Expected
 from etl.commands.expected_rows import expected_of_all, loaded_plans, read_both_ledgers
 from etl.decide.lag import Progress, lag_of, progress_of, progress_of_table, unread_starts
 from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_missing, find_gaps
+from etl.decide.plan import stops_without_leader
 from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
 from etl.decide.run_requests import TimeInterval, incomplete_partitions, split_into_intervals
 from etl.decide.set_offsets import pauses_of_partitions
@@ -55,7 +56,6 @@ from etl.run.discovery import Discovery
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_discovery, open_services
 from etl.run.service_interfaces import ALONE, now_ms
-from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 
 
@@ -278,15 +278,10 @@ def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> 
         partitions = [
             topic_partition for topic_partition in leaders if topic_partition not in paused
         ]
-        unled: tuple[TopicPartition, ...] = ()
-        if source.on_no_leader is OnNoLeader.FAIL and not source.is_physical:
-            unled = tuple(
-                in_order(
-                    topic_partition
-                    for topic_partition in partitions
-                    if leaders[topic_partition] is None
-                )
-            )
+        unled = []
+        for topic_partition in in_order(partitions):
+            if leaders[topic_partition] is None and stops_without_leader(topic_partition, settings):
+                unled.append(topic_partition)
         now = now_ms()
         if not source.finds_times or now >= until_ms + grace_s * 1000:
             first_at = dict[TopicPartition, int | None].fromkeys(partitions)
@@ -298,7 +293,7 @@ def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> 
         first_at, until_ms=until_ms, now_ms=now, grace_s=grace_s, unled=unled
     )
     return TopicsReady(
-        until_ms, now, grace_s, len(partitions), incomplete, unled, tuple(in_order(paused))
+        until_ms, now, grace_s, len(partitions), incomplete, tuple(unled), tuple(in_order(paused))
     )
 
 
@@ -455,7 +450,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
     lost = {}
     read_by_others = {}
     begins: dict[TopicPartition, int] = {}
-    settled = {}
+    accounted_for = {}
     for partition in bounds:
         incarnation = newest.incarnations.get(partition, 0) if newest else 0
         known = of_ledger.get(AuditedPartition(partition, incarnation), _NO_OFFSETS)
@@ -466,7 +461,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
         if newest and partition in newest.loaded_until:
             first_loaded = [start for start, _ in of_plans]
             begins[partition] = min(first_loaded, default=newest.loaded_until[partition])
-        settled[partition] = [*of_plans, (0, begins.get(partition, 0))]
+        accounted_for[partition] = [*of_plans, (0, begins.get(partition, 0))]
 
     paused = pauses_of_partitions(
         (*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses
@@ -486,10 +481,10 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
     }
     return TableGaps(
         len(requested),
-        tuple(find_gaps(requested, bounds_of_read, settled, starts)),
+        tuple(find_gaps(requested, bounds_of_read, accounted_for, starts)),
         explain_missing(bounds, in_table, lost, begins, read_by_others),
         tuple(unled),
-        tuple(find_gaps(requested, bounds_of_paused, settled, starts)),
+        tuple(find_gaps(requested, bounds_of_paused, accounted_for, starts)),
         paused_partitions(snapshot, so_far, settings, now_ms=now_ms()),
         removals,
     )

@@ -34,7 +34,7 @@ from etl.decide.member_offsets import (
     is_left_open,
     plan_without_uncommitted,
     uncommitted_partitions,
-    with_commit_settled,
+    with_commit_resolved,
 )
 from etl.decide.next_step import plan_superseding, repair_of
 from etl.decide.partition_owners import (
@@ -394,7 +394,7 @@ def supersede(
         if before.newest and is_left_open(before) and not dry_run:
             services.fence(before.newest)
         observed = services.observe(skipped_until)
-        snapshot = leave_to_owners(with_commit_settled(observed), settings)
+        snapshot = leave_to_owners(with_commit_resolved(observed), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
             stored = "this pipeline has no plan yet"
@@ -405,7 +405,7 @@ def supersede(
                 action="Check with `etl plans list CONF`",
             )
         _reject_finished(number, where_we_stand(snapshot, settings), snapshot.table)
-        if newest.commit.state.is_unsettled or is_handed_over:
+        if newest.commit.state.is_unresolved or is_handed_over:
             return _settle_commit(
                 services,
                 newest,

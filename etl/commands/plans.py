@@ -326,8 +326,9 @@ def _describe_step(step: NextStep) -> str:
 def _describe_action(step: NextStep) -> str:
     plan = step.plan
     if plan is None:
-        if step.done_before:
-            return f"does nothing: {describe_done_before(step.done_before)}"
+        done_before = step.request.done_before
+        if done_before:
+            return f"does nothing: {describe_done_before(done_before)}"
         return "finds nothing new"
     if step.action is Action.REPLAY:
         return f"executes plan {plan.number}, which is stored and not in the table"

@@ -141,7 +141,7 @@ def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bo
         return False
     if state is CommitState.AFTER_APPEND_AS_MEMBER and commits_after_append(settings):
         return False
-    return snapshot.group.assignment is not None or state.is_unsettled
+    return snapshot.group.assignment is not None or state.is_unresolved
 
 
 def with_assignment(
@@ -324,9 +324,9 @@ def reject_replacing(plan: Plan) -> None:
     That run would consider the ranges read by other members. Raises NeedsDecision.
     """
     number = plan.number
-    if plan.commit.state.is_unsettled:
+    if plan.commit.state.is_unresolved:
         message = f"Plan {number} is stored, and its offset commit is in doubt"
-        action = "Run `etl run CONF`, which settles the commit; then run this command again"
+        action = "Run `etl run CONF`, which resolves the commit; then run this command again"
         if plan.commit.state is CommitState.REJECTED:
             message = f"Plan {number} is stored, and its offset commit was rejected"
             action = (
@@ -415,25 +415,25 @@ def commit_outcome(plan: Plan, committed: Mapping[TopicPartition, Committed]) ->
     return CommitOutcome.UNTOLD
 
 
-def with_commit_settled(snapshot: Snapshot) -> Snapshot:
+def with_commit_resolved(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with its newest plan marked as committed if its commit succeeded."""
     ledger = snapshot.ledger
     plan = ledger.newest
-    if plan is None or not plan.commit.state.is_unsettled or ledger.applied:
+    if plan is None or not plan.commit.state.is_unresolved or ledger.applied:
         return snapshot
     if commit_outcome(plan, snapshot.committed) is not CommitOutcome.TAKEN:
         return snapshot
-    settled = plan.with_commit_state(CommitState.DONE)
-    return replace(snapshot, ledger=replace(ledger, newest=settled))
+    resolved = plan.with_commit_state(CommitState.DONE)
+    return replace(snapshot, ledger=replace(ledger, newest=resolved))
 
 
 def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-    """Reject a plan with a commit that must be settled first, or that cannot be settled.
+    """Reject a plan with a commit that must be resolved first, or that cannot be resolved.
 
     Raises SettingsError for runs that are not members any more or keep offsets elsewhere,
     NeedsDecision if the result is unknown.
     """
-    if not plan.commit.state.is_unsettled:
+    if not plan.commit.state.is_unresolved:
         return
     number = plan.number
     if not is_member(settings):
@@ -442,7 +442,7 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
             "and the ledger has no result of its offset commit"
         )
         action = (
-            "Set group.mode: join, as it was: `etl run CONF` then settles the commit and "
+            "Set group.mode: join, as it was: `etl run CONF` then resolves the commit and "
             "finishes the plan. Change the key after that"
         )
         raise SettingsError(message, key="group.mode", action=action)

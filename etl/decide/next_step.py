@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from etl.decide.lag import Expiring, find_expiring
-from etl.decide.member_offsets import as_if_alone, with_assignment, with_commit_settled
+from etl.decide.member_offsets import as_if_alone, with_assignment, with_commit_resolved
 from etl.decide.partition_owners import leave_to_owners, reject_owned_ranges
 from etl.decide.plan import plan_next
 from etl.decide.plan_replacement import (
@@ -55,7 +55,7 @@ from etl.model.snapshot import (
 )
 from etl.settings.sections import Settings
 
-Settled = FirstRun | Replay | Supersede | UpToDate
+Restored = FirstRun | Replay | Supersede | UpToDate
 """The state of the pipeline after the ledger is restored."""
 
 
@@ -95,16 +95,37 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestProgress:
+    """How far the run's request (`--until`, `--run-key`) is after a step."""
+
+    done_before: RunKeyRecord | None = None
+    """The record of a run key that is done already: then there is no plan."""
+    remembers: RunKeyRecord | None = None
+    """The run key to record: there was nothing to read up to its bound, and no partition was left
+    out. With the record, later runs with this key load nothing.
+    """
+    left: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    """Partitions that the run key requests and that are unreadable after this step, with the bound;
+    None: unknown.
+    """
+    open_partitions: int = 0
+    """Without a plan: number of partitions that have no record at or after the run's bound."""
+
+
+@dataclass(frozen=True, slots=True)
 class NextStep:
     """One complete step of a run: after the repair only its plan is stored, read and committed."""
 
     snapshot: Snapshot
     """The snapshot that the plan is decided by: after the repair, without partitions that are left
-    to their owners.
+    to their owners. Before the repair, with paused partitions, if there is no `state`.
     """
     state: PipelineState | None = None
     """State before the repair; None: unknown for the reason in `refusal`."""
     repair: Repair | None = None
+    """None: no plan is in the table (a first run), or the newest plan is still to be executed. It
+    may be empty: all of the newest plan is done.
+    """
     action: Action | None = None
     """None if there is a `refusal`."""
     plan: Plan | None = None
@@ -112,25 +133,15 @@ class NextStep:
     """Why the stored plan cannot be finished."""
     expires_soon: tuple[Expiring, ...] = ()
     """Partitions to read first: the start of their ranges may expire soon."""
-    done_before: RunKeyRecord | None = None
-    """The record of a run key that is done already: then there is no plan."""
-    remembers: RunKeyRecord | None = None
-    """The run key to record: there was nothing to read up to its bound, and no partition was left
-    out. With the record, later runs with this key load nothing.
-    """
-    left_of_key: Mapping[TopicPartition, int | None] = field(default_factory=dict)
-    """Partitions that the run key requests and that are unreadable after this step, with the bound;
-    None: unknown.
-    """
-    open_partitions: int = 0
-    """Without a plan: number of partitions that have no record at or after the run's bound."""
+    request: RequestProgress = field(default_factory=RequestProgress)
     refusal: EtlError | None = None
     """The error that the run ends with after the repair."""
 
     @property
     def is_last(self) -> bool:
         """True if no further step follows. Otherwise the run observes again: a stored plan was
-        finished first, or the run key's bound is not reached.
+        finished first, the run key's bound is not reached, or the key can be looked up only now
+        (`LOOK_AGAIN`).
         """
         if self.action is Action.NOTHING:
             return True
@@ -174,28 +185,28 @@ def next_step(
     run before it does anything. Errors that stop it later are the step's `refusal`.
     """
     reject_retired_or_shared(snapshot)
-    owned = leave_to_owners(with_commit_settled(snapshot), settings)
+    available = leave_to_owners(with_commit_resolved(snapshot), settings)
     try:
-        unpaused, state = standing_without_paused(owned, settings)
+        unpaused, state = standing_without_paused(available, settings)
     except EtlError as refusal:
-        return NextStep(owned, refusal=refusal)
+        return NextStep(available, refusal=refusal)
 
     repair = repair_of(state, unpaused)
     step = NextStep(repaired(unpaused, repair), state, repair)
-    settled: Settled
+    restored: Restored
     if isinstance(state, RebuildFromTable):
         has_run_key = unpaused.request is not None and bool(unpaused.request.request.run_key)
         if has_run_key and not is_foreseen:
             # The run key can only be looked up after the ledger is restored.
             return replace(step, action=Action.LOOK_AGAIN)
-        settled = state.state
+        restored = state.state
     elif isinstance(state, StoredBackfill):
-        settled = state.state
+        restored = state.state
     else:
-        settled = state
+        restored = state
 
     try:
-        step = _with_plan(step, settled, settings, now_ms=now_ms, uid=uid)
+        step = _with_plan(step, restored, settings, now_ms=now_ms, uid=uid)
     except EtlError as refusal:
         return replace(step, refusal=refusal)
     if step.plan and isinstance(state, StoredBackfill):
@@ -224,7 +235,11 @@ def steps_ahead(
 
 
 def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
-    """Return what is finished first; None if the newest plan is still to be executed."""
+    """Return what is finished first.
+
+    None for a first run, and if the newest plan is still to be executed; empty if all of it is
+    done.
+    """
     if isinstance(state, RebuildFromTable):
         repair = _offset_repair(state.state)
         return replace(repair, adopts=state.plan, knew=snapshot.ledger.newest)
@@ -272,7 +287,7 @@ def plan_superseding(
 
 
 def _with_plan(
-    step: NextStep, state: Settled, settings: Settings, *, now_ms: int, uid: str
+    step: NextStep, state: Restored, settings: Settings, *, now_ms: int, uid: str
 ) -> NextStep:
     snapshot = step.snapshot
     if isinstance(state, Replay):
@@ -309,14 +324,15 @@ def _with_new_plan(
         remembers = None
         if is_bound_now_known(snapshot.request, last):
             remembers = done
-        return replace(step, action=Action.NOTHING, done_before=done, remembers=remembers)
+        request = RequestProgress(done_before=done, remembers=remembers)
+        return replace(step, action=Action.NOTHING, request=request)
 
     new = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
     if new is None:
         return _without_plan(step, last)
     plan = with_id(with_assignment(new, snapshot, settings))
-    left_of_key = drop_keys(plan.request.unfinished, snapshot.readable)
-    return replace(step, action=Action.STORE, plan=plan, left_of_key=left_of_key)
+    left = drop_keys(plan.request.unfinished, snapshot.readable)
+    return replace(step, action=Action.STORE, plan=plan, request=RequestProgress(left=left))
 
 
 def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
@@ -330,13 +346,10 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
     remembers = None
     if not left:
         remembers = key_without_plan(request, last)
-    return replace(
-        step,
-        action=Action.NOTHING,
-        left_of_key=left,
-        open_partitions=asking.bounds.open_partitions,
-        remembers=remembers,
+    progress = RequestProgress(
+        remembers=remembers, left=left, open_partitions=asking.bounds.open_partitions
     )
+    return replace(step, action=Action.NOTHING, request=progress)
 
 
 def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:

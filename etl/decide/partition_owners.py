@@ -429,7 +429,7 @@ def _unfinished(plan: Plan, name: str, table_state: str) -> NeedsDecision:
         "no other member reads its ranges"
     )
     action = (
-        "Run `etl run` with that pipeline's conf, which settles the commit and executes the "
+        "Run `etl run` with that pipeline's conf, which resolves the commit and executes the "
         "plan; then run this command again"
     )
     return NeedsDecision(message, action=action)

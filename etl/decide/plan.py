@@ -237,7 +237,7 @@ def plan_next(
 ) -> Plan | None:
     """Return the next plan, without its id.
 
-    None if there are no unread records and no new partitions or pending starts to store.
+    None if there are no unread records, and no new partitions, pending starts or losses to store.
 
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable if policy is `fail`,
     NotYetReadable for a start offset in an open transaction, MisalignedOffset for one at which no
@@ -307,26 +307,26 @@ def plan_from(
     number: int,
     uid: str,
     now_ms: int,
-    beyond: Collection[Loss] = (),
+    given_up: Collection[Loss] = (),
     asking: PlanRequest = NO_REQUEST,
 ) -> Plan:
     """Return a plan that reads known partitions from their loaded-until offsets (`known`), new ones
     from their starts, to their ends or the requested bounds.
 
-    Caps do not end a partition before the offsets of `beyond`, which this plan leaves out and no
+    Caps do not end a partition before the offsets of `given_up`, which this plan leaves out and no
     later plan knows. Raises NeedsDecision for a new partition if the table has rows of it already.
     """
     if last:
         reject_recreated_or_truncated(last, snapshot, unchanged_until(last, known))
     reject_leaderless(snapshot.leaderless, settings)
 
-    readings = _readings(known, last, snapshot, settings, asking, beyond)
+    readings = _readings(known, last, snapshot, settings, asking, given_up)
     is_replacement = last is not None and last.number == number
-    begins = _begins(known, readings, beyond)
+    begins = _begins(known, readings, given_up)
     reject_misaligned_offsets(begins, snapshot, last, is_left=is_replacement)
 
     boundaries = boundaries_of(snapshot.readable)
-    stops = _stops(readings, snapshot, settings, number, boundaries, beyond)
+    stops = _stops(readings, snapshot, settings, number, boundaries, given_up)
     ranges = _ranges(readings, stops, snapshot, settings, boundaries)
     positions = {**known, **stops}
 
@@ -428,13 +428,13 @@ def _readings(
 def _begins(
     known: Mapping[TopicPartition, int],
     readings: Mapping[TopicPartition, _Reading],
-    beyond: Collection[Loss],
+    given_up: Collection[Loss],
 ) -> dict[TopicPartition, int]:
     """Return the first offset of each partition, without offsets that the plan leaves out."""
     begins = {**known}
     for partition, reading in readings.items():
         begins[partition] = reading.position
-    for skip in beyond:
+    for skip in given_up:
         if begins.get(skip.partition) == skip.from_offset:
             del begins[skip.partition]
     return begins
@@ -446,14 +446,14 @@ def _stops(
     settings: Settings,
     number: int,
     boundaries: Boundaries,
-    beyond: Collection[Loss],
+    given_up: Collection[Loss],
 ) -> dict[TopicPartition, int]:
-    """Return the end offset of each partition within the caps, not before `beyond`."""
+    """Return the end offset of each partition within the caps, not before `given_up`."""
     bounds = {
         partition: (reading.position, reading.end_offset) for partition, reading in readings.items()
     }
     stops = divide_caps(bounds, snapshot.bytes_per_offset, settings.limits, number, boundaries)
-    for skip in beyond:
+    for skip in given_up:
         if skip.partition in stops:
             skipped_until = end_at_or_above(skip.partition, skip.until_offset, boundaries)
             skipped_until = min(skipped_until, readings[skip.partition].end_offset)
@@ -614,18 +614,27 @@ def _above_the_end(partition: TopicPartition, wanted: int, snapshot: Snapshot) -
     return BadOffset(message, action=action, **place)
 
 
+def stops_without_leader(partition: TopicPartition, settings: Settings) -> bool:
+    """True if a run stops for this partition while it has no leader.
+
+    Else a run leaves the partition for a later one: by policy, and always on Jafka.
+    """
+    return settings.source.on_no_leader is OnNoLeader.FAIL and not partition.is_physical
+
+
 def reject_leaderless(partitions: Collection[TopicPartition], settings: Settings) -> None:
     """Reject partitions without a leader, if the policy is `fail`. Raises BrokerUnreachable.
 
     A stored plan that reads such a partition: `plan_replacement`.
     """
-    if partitions and settings.source.on_no_leader is OnNoLeader.FAIL:
-        action = (
-            "Check the brokers that host its replicas. "
-            "To continue without the partition, set source.on_no_leader: skip"
-        )
-        place = min(partitions).place
-        raise BrokerUnreachable("The partition has no leader", **place, action=action)
+    for partition in sorted(partitions):
+        if stops_without_leader(partition, settings):
+            raise BrokerUnreachable(
+                "The partition has no leader",
+                **partition.place,
+                action="Check the brokers that host its replicas. "
+                "To continue without the partition, set source.on_no_leader: skip",
+            )
 
 
 @dataclass(frozen=True, slots=True)

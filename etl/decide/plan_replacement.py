@@ -23,7 +23,13 @@ from etl.decide.member_offsets import (
     with_assignment,
 )
 from etl.decide.offsets import ends_of, starts_of
-from etl.decide.plan import KEYS_THAT_SHAPE_ROWS, plan_from, reading_of, shape_of_rows
+from etl.decide.plan import (
+    KEYS_THAT_SHAPE_ROWS,
+    plan_from,
+    reading_of,
+    shape_of_rows,
+    stops_without_leader,
+)
 from etl.decide.recreated_or_truncated import (
     is_what_was_read,
     permanently_missing_topics,
@@ -49,7 +55,6 @@ from etl.model.plans import (
     PlanKind,
 )
 from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
-from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 
 Span = TypeVar("Span", OffsetRange, Loss)
@@ -108,7 +113,7 @@ def replacement_plan(
         number=old.number,
         uid=old.origin.pipeline_id,
         now_ms=now_ms,
-        beyond=skips,
+        given_up=skips,
         asking=request_of_replacement(old),
     )
     ranges = without_losses(plan.ranges, earlier)
@@ -614,7 +619,7 @@ def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
     if (
         plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL)
         or plan.commit.state.is_binding
-        or plan.commit.state.is_unsettled
+        or plan.commit.state.is_unresolved
     ):
         return
     _reject_gone_topics(plan, snapshot)
@@ -666,7 +671,7 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
             f"supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...` to "
             "continue without them",
         )
-    if settings.source.on_no_leader is OnNoLeader.FAIL:
+    if stops_without_leader(partition, settings):
         raise BrokerUnreachable(
             f"The partition has no leader, and plan {plan.number}, which is stored and not in the "
             "table, reads it",

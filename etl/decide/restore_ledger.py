@@ -51,7 +51,7 @@ from etl.decide.member_offsets import (
     is_member,
     reject_in_doubt_commit,
     state_after_plan,
-    with_commit_settled,
+    with_commit_resolved,
 )
 from etl.decide.next_step import NextStep, Repair, next_step, repair_of, steps_ahead
 from etl.decide.offsets import (
@@ -181,7 +181,7 @@ def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settin
     Raises NeedsDecision if another client moved a committed offset after the plan was stored, and
     the errors of `reject_in_doubt_commit`.
     """
-    plan = with_commit_settled(snapshot).ledger.newest or state.plan
+    plan = with_commit_resolved(snapshot).ledger.newest or state.plan
     reject_in_doubt_commit(plan, snapshot, settings)
     for partition in sorted(plan.offsets_to_move):
         committed = snapshot.committed.get(partition, NOTHING_COMMITTED)
@@ -617,9 +617,9 @@ def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
     Raises the errors of `next_step`, and those that `next_step` returns as a refusal.
     """
     reject_retired_or_shared(snapshot)
-    owned = leave_to_owners(snapshot, settings)
-    state = where_we_stand(owned, settings)
-    return NextStep(owned, state, repair_of(state, owned))
+    available = leave_to_owners(snapshot, settings)
+    state = where_we_stand(available, settings)
+    return NextStep(available, state, repair_of(state, available))
 
 
 _UNBOUNDED_END = 2**63 - 1

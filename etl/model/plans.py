@@ -342,7 +342,7 @@ class CommitState(Enum):
         return self in (CommitState.IN_DOUBT, CommitState.DONE, CommitState.REJECTED)
 
     @property
-    def is_unsettled(self) -> bool:
+    def is_unresolved(self) -> bool:
         """True if the offsets should be committed, and the ledger does not say that they are."""
         return self in (CommitState.IN_DOUBT, CommitState.REJECTED)
 

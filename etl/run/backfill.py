@@ -55,7 +55,6 @@ from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import BackfillProgress, Report
 from etl.run.ingest import (
-    CONFLICTS_MAX,
     EXPIRIES_MAX,
     execute,
     finish_left,
@@ -63,11 +62,13 @@ from etl.run.ingest import (
     observe_and_decide,
     store_or_replace,
 )
-from etl.run.replay import is_left, settled_state
+from etl.run.replay import is_left, repaired_state
 from etl.run.service_interfaces import Services
 from etl.settings.choices import OnDataLoss
 from etl.settings.sections import Settings
 
+_CONFLICTS_MAX = 3
+"""Turns in a row without progress."""
 Turn = Callable[[], AbstractContextManager[None]]
 """Context manager: the driver lock of the pipeline, for one plan."""
 
@@ -99,7 +100,7 @@ def backfill(
     begun = None
     left_before = None
     conflicts = expiries = 0
-    while conflicts < CONFLICTS_MAX and expiries <= EXPIRIES_MAX:
+    while conflicts < _CONFLICTS_MAX and expiries <= EXPIRIES_MAX:
         with turn():
             found = _requested(services, name, request, begun)
             try:
@@ -207,7 +208,7 @@ def _take_turn(
         return _Turn(begun, is_conflict=finished is None)
     finish_repair(services, step.repair, report)
     with report.timed(Verb.PLAN):
-        state, stored = settled_state(step)
+        state, stored = repaired_state(step)
         snapshot = repaired(step.snapshot, step.repair).with_all_partitions()
         loaded = loaded_in_table(services, snapshot)
         current = _begun(services, report, name, known, state, snapshot, loaded)

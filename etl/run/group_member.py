@@ -71,7 +71,7 @@ class Joining:
         """
         return self._member is not None and self.share is None
 
-    def settle(self, services: Services) -> bool:
+    def ensure_assignment(self, services: Services) -> bool:
         """Join before each snapshot, unless a committed plan comes first. Returns False if the
         group assigns no partition to this run. Raises as `Member.join`.
         """

@@ -52,8 +52,10 @@ from etl.run.service_interfaces import Services
 from etl.settings.choices import OnDataLoss
 from etl.settings.sections import Settings
 
-CONFLICTS_MAX = 3
-"""Steps in a row: a stored plan, one plan of our own, and one more if another driver interfered."""
+STEPS_MAX = 3
+"""Steps in a row that are not the run's last: a stored plan of an earlier run takes one, the others
+are conflicts with another driver.
+"""
 EXPIRIES_MAX = 3
 """How often one run observes again because retention deleted planned offsets: a partition that is
 deleted faster than it is read cannot be loaded.
@@ -78,7 +80,7 @@ def ingest(services: Services, settings: Settings, report: Report) -> None:
 
 def _ingest(services: Services, settings: Settings, report: Report, joining: Joining) -> None:
     steps = expiries = appearances = 0
-    while steps < CONFLICTS_MAX and joining.settle(services):
+    while steps < STEPS_MAX and joining.ensure_assignment(services):
         try:
             step = _one_step(services, settings, report, joining)
         except TableAppeared:
@@ -100,9 +102,9 @@ def _ingest(services: Services, settings: Settings, report: Report, joining: Joi
             steps = 0
         else:
             steps += 1
-    if steps == CONFLICTS_MAX:
+    if steps == STEPS_MAX:
         raise Owned(
-            f"Another driver runs this pipeline ({CONFLICTS_MAX} conflicts)",
+            f"Another driver runs this pipeline: {STEPS_MAX} steps did not finish this run",
             action="Check who else runs this conf. Committed rows stay; the next run continues",
         )
 
@@ -135,7 +137,7 @@ def _one_step(
         return None
     if step.is_last:
         report.left_by_caps(executed, step.snapshot, settings)
-        report.left_of_key(step.left_of_key)
+        report.left_of_key(step.request.left)
     return step
 
 
@@ -377,7 +379,7 @@ def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
             Outcome.PLAN_SUPERSEDED,
             f"Plan {plan.number} ({plan.origin.supersedes}) was replaced: {plan.origin.reason}",
         )
-    elif step.action is Action.REPLAY and not _is_new(plan):
+    elif step.action is Action.REPLAY and not _is_of_command(plan):
         paused = describe_paused_but_executed(plan, step.snapshot.ledger.pauses)
         report.add(
             Outcome.PLAN_RESUMED,
@@ -396,17 +398,22 @@ def _describe_stored(plan: Plan) -> str:
     return f"Plan {plan.number} ({plan.id}), which replaced {plan.origin.supersedes},"
 
 
-def _is_new(plan: Plan) -> bool:
-    """True if a command stored the plan, so that no run executed it before."""
+def _is_of_command(plan: Plan) -> bool:
+    """True if a command stored the plan for the next run, which is no resumed work of a run. A run
+    that died while it executed the plan is not noticed.
+    """
     return plan.kind in (PlanKind.RESET, PlanKind.SET)
 
 
 def _end_without_plan(services: Services, step: NextStep, report: Report) -> None:
     """End without a plan: store that the run key is done, if it is new."""
-    if step.remembers:
-        services.remember(step.remembers, after=step.newest)
-    report.found_nothing_new(step.done_before, step.remembers, open_partitions=step.open_partitions)
-    report.left_of_key(step.left_of_key)
+    request = step.request
+    if request.remembers:
+        services.remember(request.remembers, after=step.newest)
+    report.found_nothing_new(
+        request.done_before, request.remembers, open_partitions=request.open_partitions
+    )
+    report.left_of_key(request.left)
 
 
 def finish_left(
@@ -470,14 +477,14 @@ def _load(
             raise named from damaged
         except DataLoss as lost:
             if plan.kind is PlanKind.REPLAY:
-                plan = given_up(services, plan, lost, report)
+                plan = replace_given_up_replay(services, plan, lost, report)
                 continue
             may_skip = settings.source.on_data_loss is not OnDataLoss.FAIL
             if not isinstance(lost, MissingOffsets) or not may_skip:
                 raise
             # Before the append: losses that only the results name would be forgotten by a crash
             # between the commit and the record.
-            plan = without_missing(services, plan, lost, report)
+            plan = replace_without_missing(services, plan, lost, report)
 
 
 def _reject_recreated_topics(
@@ -528,7 +535,7 @@ def _append(
 # -------------------------------------------------------------------------------- replace the plan
 
 
-def without_missing(
+def replace_without_missing(
     services: Services, plan: Plan, missing: MissingOffsets, report: Report
 ) -> Plan:
     """Replace a plan by one without missing offsets. The losses are stored in it before its first
@@ -541,7 +548,7 @@ def without_missing(
     return _replace(services, plan, replacement, report)
 
 
-def given_up(services: Services, plan: Plan, lost: DataLoss, report: Report) -> Plan:
+def replace_given_up_replay(services: Services, plan: Plan, lost: DataLoss, report: Report) -> Plan:
     """Replace a replay whose records are lost by a plan that reads nothing, so that the table keeps
     its rows.
     """

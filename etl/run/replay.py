@@ -39,7 +39,7 @@ from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
 from etl.run.ingest import (
-    CONFLICTS_MAX,
+    STEPS_MAX,
     execute,
     finish_left,
     finish_repair,
@@ -66,7 +66,7 @@ def replay(
     the replay was given up or other offsets than confirmed would be replaced.
     """
     left = None
-    for _ in range(CONFLICTS_MAX):
+    for _ in range(STEPS_MAX):
         step = observe_and_decide(services, settings, report, wanted.offsets_of)
         if is_left(step):
             left = finish_left(services, step, settings, report)
@@ -95,7 +95,7 @@ def replay(
             )
         return done
     raise Owned(
-        f"Another driver runs this pipeline ({CONFLICTS_MAX} conflicts)",
+        f"Another driver runs this pipeline: {STEPS_MAX} steps did not finish this replay",
         action="Check who else runs this conf, then run the replay again. Committed rows stay",
     )
 
@@ -122,7 +122,7 @@ def next_replay(
     """Return the plan of the replay after the one in the table, without id and existing rows.
     Stores nothing.
     """
-    state, _ = settled_state(step)
+    state, _ = repaired_state(step)
     snapshot = repaired(step.snapshot, step.repair).with_paused()
     partitions = requested_partitions(wanted, state.last, snapshot)
     found = services.first_at(times_to_look_up(wanted, partitions))
@@ -139,13 +139,13 @@ def with_replaced_rows(services: Services, step: NextStep, plan: Plan) -> Plan:
     of a backfill if there is one.
     """
     plan = replace(plan, payload=ReplayPayload(services.loaded.rows_in(spans_of(plan))))
-    _, stored = settled_state(step)
+    _, stored = repaired_state(step)
     if stored:
         plan = in_place_of(plan, stored)
     return plan
 
 
-def settled_state(step: NextStep) -> tuple[UpToDate, Plan | None]:
+def repaired_state(step: NextStep) -> tuple[UpToDate, Plan | None]:
     """Return the state from which a replay or a backfill plans, once the step's repair is done; and
     the stored plan of a backfill whose number the plan takes, if there is one.
 

@@ -86,7 +86,7 @@ class Group:
     the end commit, too. None: no auto-commit.
     """
 
-    def settled(self, *, has_zookeeper: bool, physical: bool) -> Group:
+    def resolved(self, *, has_zookeeper: bool, physical: bool) -> Group:
         """Return the group with defaults resolved.
 
         Raises SettingsError for impossible combinations.
@@ -415,7 +415,7 @@ class ConsumerConfig:
                 action="Use zookeeper",
             )
         configured = Group(self.group) if isinstance(self.group, str) else self.group
-        group = configured.settled(
+        group = configured.resolved(
             has_zookeeper=self.zookeeper is not None, physical=self.is_physical
         )
         if group.membership is Membership.COORDINATOR and self.storage is OffsetsStorage.ZOOKEEPER:

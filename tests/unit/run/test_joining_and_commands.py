@@ -484,7 +484,7 @@ def test_a_pipeline_with_a_void_plan_and_its_commit_metadata_is_not_inherited_ei
     ("state", "why"),
     [
         (CommitState.REJECTED, "its offset commit was rejected"),
-        (CommitState.IN_DOUBT, "its offset commit is in doubt. .* which settles the commit"),
+        (CommitState.IN_DOUBT, "its offset commit is in doubt. .* which resolves the commit"),
     ],
 )
 def test_a_command_reports_the_known_state_of_a_stored_plans_commit(

@@ -427,7 +427,7 @@ def test_a_preview_follows_the_run_key_and_the_bounds_of_the_request() -> None:
     ]
     load(out)
     steps = steps_ahead(FakeWorld(out, SETTINGS, request=K).observe(), SETTINGS, now_ms=1, uid="u")
-    assert [step.done_before for step in steps] == [RunKeyRecord("K", 1, "until T")]
+    assert [step.request.done_before for step in steps] == [RunKeyRecord("K", 1, "until T")]
 
 
 def test_a_log_that_appears_under_a_key_that_caps_cut_is_left_to_a_later_run() -> None:

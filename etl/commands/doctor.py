@@ -76,7 +76,7 @@ from etl.model.snapshot import (
     NamedTable,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -218,7 +218,7 @@ def describe_state(name: str, found: PipelineState) -> Line:
     """Return the line for the state of the pipeline."""
     if isinstance(found, FirstRun):
         return ok(name, "no plan yet: the first run decides where each partition starts")
-    if isinstance(found, Replay):
+    if isinstance(found, Resume):
         number = found.plan.number
         return ok(name, f"plan {number} is stored and not in the table: the next run finishes it")
     if isinstance(found, Supersede):

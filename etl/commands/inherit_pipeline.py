@@ -65,7 +65,7 @@ from etl.model.snapshot import (
     OtherPipeline,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Table,
@@ -152,7 +152,7 @@ def _inherit(
     if isinstance(state, RebuildFromTable):
         state = state.state
     if isinstance(state, StoredBackfill):
-        state = Replay(state.plan)
+        state = Resume(state.plan)
     is_of_other_era = is_of_another_era(snapshot.ledger, snapshot.table)
 
     readable = _leave_to_other_members(other_ledger, other, snapshot, settings)

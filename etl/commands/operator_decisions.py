@@ -81,7 +81,7 @@ from etl.model.snapshot import (
     NamedTable,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -525,7 +525,7 @@ def _reject_finished(number: int, state: PipelineState, table: Table | None) -> 
             "not have",
             action="Run `etl run CONF`, which restores it to the ledger",
         )
-    if isinstance(state, (Replay, Supersede, StoredBackfill)):
+    if isinstance(state, (Resume, Supersede, StoredBackfill)):
         return
     place = "was in a table that an operator gave up; the next plan continues after it"
     if table is not None and (table.transaction_version or 0) >= number:
@@ -599,7 +599,7 @@ def accept_partitions(
                 ),
             )
         if isinstance(state, Supersede):
-            state = Replay(state.plan)
+            state = Resume(state.plan)
         repair = repair_of(state, snapshot)
         stored_backfill = None
         if isinstance(state, StoredBackfill):
@@ -616,13 +616,13 @@ def accept_partitions(
             session.services, old, _restarted_partitions(plan, state)
         )
         lost: tuple[Loss, ...] = ()
-        if isinstance(state, Replay):
+        if isinstance(state, Resume):
             lost = _new_losses(plan, old)
         if not dry_run:
             _log_losses(lost)
         session.store(plan, snapshot.ledger)
 
-    is_stored = isinstance(state, Replay)
+    is_stored = isinstance(state, Resume)
     sentences = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
     for partition in sorted(_restarted_partitions(plan, state)):
         sentences.append(describe_continuation(plan, old, partition, is_stored=is_stored))
@@ -658,7 +658,7 @@ def _describe_backfills_left(
     return sentences
 
 
-def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[TopicPartition]:
+def _restarted_partitions(plan: Plan, state: UpToDate | Resume) -> list[TopicPartition]:
     """Return the partitions that have another incarnation in `plan` than in the plan before."""
     old = _plan_of(state)
     restarted = []
@@ -668,7 +668,7 @@ def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[TopicPar
     return restarted
 
 
-def _plan_of(state: UpToDate | Replay) -> Plan:
+def _plan_of(state: UpToDate | Resume) -> Plan:
     """Return the newest plan: the executed one, or the stored one."""
     if isinstance(state, UpToDate):
         return state.last

@@ -330,7 +330,7 @@ def _describe_action(step: NextStep) -> str:
         if done_before:
             return f"does nothing: {describe_done_before(done_before)}"
         return "finds nothing new"
-    if step.action is Action.REPLAY:
+    if step.action is Action.RESUME:
         return f"executes plan {plan.number}, which is stored and not in the table"
     if step.action is Action.SUPERSEDE:
         return f"supersedes plan {plan.number}: {step.reason}"

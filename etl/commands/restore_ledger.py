@@ -76,7 +76,7 @@ from etl.model.snapshot import (
     OtherPipeline,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -352,7 +352,7 @@ def _from_rows(
         plan = replace(plan, kind=PlanKind.SET, inherits=None)
     plan = plan_of_command(plan, snapshot, settings, stored)
     known: Collection[TopicPartition] = set()
-    if isinstance(state, (Replay, Supersede, StoredBackfill, UpToDate)):
+    if isinstance(state, (Resume, Supersede, StoredBackfill, UpToDate)):
         known = plan_of(state).loaded_until.keys()
     take_in(
         services.ledger,
@@ -502,7 +502,7 @@ def _describe_difference(
         moved = "another client moved the committed offset: no plan committed this one"
         if sources.committed is None:
             moved = "another client removed the committed offset: no plan removed it"
-        if isinstance(foreseen.step.state, Replay | Supersede):
+        if isinstance(foreseen.step.state, Resume | Supersede):
             return f"{moved}; and {not_in_table}"
         return moved
     sentences = {
@@ -537,7 +537,7 @@ def _describe_next_run(sources: PartitionSources, foreseen: ExpectedRun) -> str 
         return "stops before it does anything: a person must decide"
     if sources.difference is Difference.UNREAD:
         return _describe_start(sources, foreseen)
-    if isinstance(state, Replay | Supersede):
+    if isinstance(state, Resume | Supersede):
         return _describe_stored_plan(sources, foreseen)
     if sources.partition in foreseen.undecided:
         return "follows the offset or stops, depending on the log end, which was not read"
@@ -588,7 +588,7 @@ def _describe_stored_plan(sources: PartitionSources, foreseen: ExpectedRun) -> s
     step = foreseen.step
     if step.refusal:
         return "stops, because the plan cannot be finished: a person must decide"
-    if step.action is Action.REPLAY:
+    if step.action is Action.RESUME:
         sentence = "executes the plan"
     elif step.action:
         sentence = f"replaces the plan: {step.reason}"

@@ -55,7 +55,7 @@ from etl.model.plans import Loss, OffsetRange, Plan
 from etl.model.snapshot import (
     Pause,
     PipelineState,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -206,7 +206,7 @@ def _stands(services: LiveServices, snapshot: Snapshot) -> tuple[PipelineState, 
     """Return the state of the pipeline, and the positions before they are set."""
     state = where_we_stand(snapshot, services.settings)
     reject_unrecorded_commit(state, snapshot, services.settings)
-    is_stored = isinstance(state, (Replay, Supersede))
+    is_stored = isinstance(state, (Resume, Supersede))
     newest = snapshot.ledger.newest
     before_stored = None
     if newest and is_stored and newest.number > 1:

@@ -63,7 +63,7 @@ from etl.model.snapshot import (
     OtherPipeline,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Table,
 )
 from etl.report.run_progress import Stopwatch
@@ -298,7 +298,7 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
 
 
 def _note_of_no_rows(state: PipelineState) -> str:
-    if isinstance(state, (FirstRun, Replay)):
+    if isinstance(state, (FirstRun, Resume)):
         return "no plan was applied yet"
     return "there is no table, and an operator accepted that: the rows of its plans are given up"
 

@@ -79,7 +79,7 @@ from etl.model.plans import (
     planned_partitions,
     topic_identities,
 )
-from etl.model.snapshot import Replay, Snapshot, UpToDate
+from etl.model.snapshot import Resume, Snapshot, UpToDate
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 
@@ -535,7 +535,7 @@ def _keeps_incarnations(topic: str, old: Plan, plan: Plan) -> bool:
 
 
 def plan_reset(
-    state: UpToDate | Replay,
+    state: UpToDate | Resume,
     snapshot: Snapshot,
     settings: Settings,
     request: AcceptRequest,
@@ -741,7 +741,7 @@ def _fingerprints(
 
 
 def _cuts(
-    state: UpToDate | Replay, loaded_until: Mapping[TopicPartition, int], snapshot: Snapshot
+    state: UpToDate | Resume, loaded_until: Mapping[TopicPartition, int], snapshot: Snapshot
 ) -> Iterable[Cut]:
     """Return the partitions truncated below their position; of a stored plan also those truncated
     inside its ranges.
@@ -773,13 +773,13 @@ def _cuts(
     return found.values()
 
 
-def _losses(state: UpToDate | Replay, moved: Mapping[TopicPartition, int]) -> Iterable[Loss]:
+def _losses(state: UpToDate | Resume, moved: Mapping[TopicPartition, int]) -> Iterable[Loss]:
     """Return the losses of moved offsets, as the next plan would have them, or those of the
     replaced plan.
 
     Offsets that an operator skipped in the replaced plan are left out: a later plan reads them.
     """
-    if isinstance(state, Replay):
+    if isinstance(state, Resume):
         again = losses_to_read_again(state.plan)
         for loss in state.plan.losses.lost:
             if loss not in again:
@@ -793,7 +793,7 @@ def _losses(state: UpToDate | Replay, moved: Mapping[TopicPartition, int]) -> It
 
 
 def _lost_of(
-    state: UpToDate | Replay,
+    state: UpToDate | Resume,
     accepted: AcceptedPartitions,
     snapshot: Snapshot,
     request: AcceptRequest,

@@ -66,7 +66,7 @@ from etl.model.snapshot import (
     OtherPipeline,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Retirement,
     Snapshot,
     StoredBackfill,
@@ -220,12 +220,12 @@ def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | N
     state = compare(snapshot.ledger, table, settings.table.place)
     if isinstance(state, RebuildFromTable):
         raise _ledger_behind_table()
-    if isinstance(state, (Replay, Supersede, StoredBackfill)):
+    if isinstance(state, (Resume, Supersede, StoredBackfill)):
         return state
     return None
 
 
-def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Replay | None:
+def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Resume | None:
     """Return the state if another ledger of the same name wrote the table; else None.
 
     The pipeline inherits from itself. The plans of its own ledger were for another table: a stored
@@ -245,7 +245,7 @@ def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Replay | None:
             action="Run once with table.path at the table that it was made for, or at an empty "
             "directory. Then run this command again",
         )
-    return Replay(ledger.newest)
+    return Resume(ledger.newest)
 
 
 def reject_unloaded_gap(
@@ -342,7 +342,7 @@ def plan_inheritance(
     supersedes = None
     losses: tuple[Loss, ...] = ()
     stale_rows: tuple[StaleRows, ...] = ()
-    if last and isinstance(state, (Replay, Supersede, StoredBackfill)):
+    if last and isinstance(state, (Resume, Supersede, StoredBackfill)):
         reject_replacing(last)
         previous = last.origin.previous
         supersedes = last.id
@@ -444,7 +444,7 @@ def _own_progress(
         return _OwnProgress(newest, starts_of(newest), number)
     if isinstance(state, FirstRun):
         return _OwnProgress(None, {}, 1)
-    if isinstance(state, (Replay, Supersede, StoredBackfill)):
+    if isinstance(state, (Resume, Supersede, StoredBackfill)):
         return _OwnProgress(state.plan, starts_of(state.plan), state.plan.number)
     if isinstance(state, RebuildFromTable):
         raise _ledger_behind_table()

@@ -34,7 +34,7 @@ from etl.model.snapshot import (
     FirstRun,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     UpToDate,
@@ -68,7 +68,7 @@ def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
         unchanged = unchanged_until(state.last, state.positions)
         return _reached(state.last, state.positions, unchanged, snapshot)
     starts = starts_of(state.plan)
-    if isinstance(state, Replay):
+    if isinstance(state, Resume):
         return _reached(state.plan, starts, state.plan.loaded_until, snapshot)
     return _reached(state.plan, starts, starts, snapshot)
 

@@ -82,7 +82,7 @@ from etl.model.partitions import (
     TopicPartition,
 )
 from etl.model.plans import CommitState, Plan, PlanKind, ReadByOthers
-from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
+from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Resume, Snapshot, UpToDate
 from etl.settings.choices import CommitWhen, OwnershipMode
 from etl.settings.sections import Settings
 
@@ -289,7 +289,7 @@ def read_by_others(last: Plan, passed: Mapping[TopicPartition, int]) -> tuple[Re
     return tuple(found)
 
 
-def read_by_others_of_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
+def read_by_others_of_command(state: UpToDate | Resume) -> tuple[ReadByOthers, ...]:
     """Return what others read, for a command's plan after the last one or instead of a stored one.
 
     A plan that replaces a stored one names the same offsets as that one.

@@ -27,7 +27,7 @@ from etl.decide.plan_replacement import (
     in_place_of,
     reject_abandoning_lost_offsets,
     replacement_plan,
-    replay_or_supersede,
+    resume_or_supersede,
 )
 from etl.decide.reconcile import reject_retired_or_shared
 from etl.decide.run_requests import (
@@ -46,7 +46,7 @@ from etl.model.snapshot import (
     FirstRun,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -55,7 +55,7 @@ from etl.model.snapshot import (
 )
 from etl.settings.sections import Settings
 
-Restored = FirstRun | Replay | Supersede | UpToDate
+Restored = FirstRun | Resume | Supersede | UpToDate
 """The state of the pipeline after the ledger is restored."""
 
 
@@ -64,7 +64,7 @@ class Action(str, Enum):
 
     LOOK_AGAIN = "look again"
     """No plan yet: the run key can only be looked up after the ledger is restored."""
-    REPLAY = "replay"
+    RESUME = "resume"
     """Execute the stored plan unchanged."""
     SUPERSEDE = "supersede"
     """Replace the stored plan."""
@@ -290,14 +290,14 @@ def _with_plan(
     step: NextStep, state: Restored, settings: Settings, *, now_ms: int, uid: str
 ) -> NextStep:
     snapshot = step.snapshot
-    if isinstance(state, Replay):
+    if isinstance(state, Resume):
         reject_owned_ranges(state.plan, snapshot)
-        state = replay_or_supersede(state, snapshot, settings)
+        state = resume_or_supersede(state, snapshot, settings)
     elif isinstance(state, Supersede):
         reject_abandoning_lost_offsets(state.plan, snapshot)
 
-    if isinstance(state, Replay):
-        step = replace(step, action=Action.REPLAY, plan=state.plan)
+    if isinstance(state, Resume):
+        step = replace(step, action=Action.RESUME, plan=state.plan)
     elif isinstance(state, Supersede):
         plan = plan_superseding(state, snapshot, settings, now_ms=now_ms)
         step = replace(step, action=Action.SUPERSEDE, plan=plan, reason=state.reason)

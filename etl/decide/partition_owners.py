@@ -65,7 +65,7 @@ from etl.model.snapshot import (
     Ledger,
     OtherPipeline,
     PipelineState,
-    Replay,
+    Resume,
     Snapshot,
     UpToDate,
 )
@@ -491,7 +491,7 @@ def reject_offsets_read_by_others(
             raise NeedsDecision(message, **hole.partition.place, offset=start, action=action)
 
 
-def reject_unknown_incarnations(state: UpToDate | Replay, anew: Collection[TopicPartition]) -> None:
+def reject_unknown_incarnations(state: UpToDate | Resume, anew: Collection[TopicPartition]) -> None:
     """Reject a new incarnation of partitions (`anew`) with an offset that others advanced.
 
     The incarnation of that offset is unknown. Raises OffsetMoved.

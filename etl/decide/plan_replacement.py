@@ -54,7 +54,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
 )
-from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
+from etl.model.snapshot import Ledger, Resume, Snapshot, Supersede
 from etl.settings.sections import Settings
 
 Span = TypeVar("Span", OffsetRange, Loss)
@@ -509,9 +509,9 @@ def next_closing_plan(
     )
 
 
-def replay_or_supersede(
-    state: Replay, snapshot: Snapshot, settings: Settings
-) -> Replay | Supersede:
+def resume_or_supersede(
+    state: Resume, snapshot: Snapshot, settings: Settings
+) -> Resume | Supersede:
     """Decide about a stored plan: it is executed unchanged; or it is superseded, if its range
     expired or a partition has no leader, and the policy permits it.
 

@@ -6,7 +6,7 @@ application id, and B the value of D when plan N was made. Plan N is in the tabl
     ledger   table                             state of the pipeline
     ------   -------------------------------   --------------------------------------------------
     none     no table, or no D                 FirstRun
-    N        D = B, plan N's own table         Replay: the stored plan is executed or superseded
+    N        D = B, plan N's own table         Resume: the stored plan is executed or superseded
     N        the same, plan N of a backfill    StoredBackfill: the next plan takes its number
     N        D = N, offsets at its positions   UpToDate
     N        D = N, offsets as N saw them      UpToDate, offsets still to commit
@@ -21,7 +21,7 @@ application id, and B the value of D when plan N was made. Plan N is in the tabl
     N        D = B, no table when N was made,  Supersede: the same number for the new table
              and rows of other pipelines only
     N        D < N otherwise, or no table      LedgersDisagree: dropped, cloned, expired, replaced
-    N        the same, accepted by operator    UpToDate, Replay, or Supersede without N's rows
+    N        the same, accepted by operator    UpToDate, Resume, or Supersede without N's rows
     any      another uid or table id           LedgersDisagree, unless inherited from that uid
     any      a topic that another pipeline     LedgersDisagree: its rows would be there twice
              loaded
@@ -74,7 +74,7 @@ from etl.model.snapshot import (
     Ledger,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -364,7 +364,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     Committed offsets and changes by others are not read. Raises LedgersDisagree.
     """
     state = _compare(ledger, table, place)
-    if isinstance(state, (Replay, Supersede)) and state.plan.kind is PlanKind.BACKFILL:
+    if isinstance(state, (Resume, Supersede)) and state.plan.kind is PlanKind.BACKFILL:
         return StoredBackfill(state.plan, UpToDate(state.plan, state.plan.loaded_until))
     return state
 
@@ -399,7 +399,7 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
         return UpToDate(plan, plan.loaded_until)
     # Not number - 1: the two differ after an operator accepted a table without these commits.
     if in_table == plan.table.transaction_version:
-        return Replay(plan)
+        return Resume(plan)
     message = two_stories(number, in_table)
     if table is None:
         message = f"There is no table at this path, and ZooKeeper knows plan {number} as the newest"
@@ -596,7 +596,7 @@ def _without_document(newest: Plan | None) -> str:
 
 def _state_once_accepted(
     ledger: Ledger, plan: Plan, table: Table | None, in_table: int
-) -> Replay | Supersede | UpToDate:
+) -> Resume | Supersede | UpToDate:
     """Return the state after an operator accepted the table as it is, or that there is none.
 
     Raises LedgersDisagree if it is unknown whether the table has the rows of `plan`.
@@ -605,7 +605,7 @@ def _state_once_accepted(
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.loaded_until)
     if in_table == plan.table.transaction_version and plan.table.id == _id(table):
-        return Replay(plan)
+        return Resume(plan)
     if table is None or (acknowledgement and acknowledgement.lacks_plan):
         if table is None:
             gone = "the table is gone"

@@ -98,7 +98,7 @@ from etl.model.snapshot import (
     Ledger,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -175,7 +175,7 @@ def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
     return number_in_table > newest_number or is_unidentified(ledger, table)
 
 
-def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
+def _stored_plan(state: Resume | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
     """Return the stored plan that the next run executes.
 
     Raises NeedsDecision if another client moved a committed offset after the plan was stored, and
@@ -424,7 +424,7 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
         if is_recorded(ledger, newest) and number_in_table < newest.number:
             return PlanStands.GONE
         return PlanStands.UNCLEAR
-    if isinstance(base, Replay | Supersede | StoredBackfill):
+    if isinstance(base, Resume | Supersede | StoredBackfill):
         return PlanStands.STORED
     if number_in_table != newest.number:
         return PlanStands.NOT_HELD
@@ -549,7 +549,7 @@ def expect_run(
     if isinstance(state, UpToDate):
         followed = state.followed
     try:
-        if isinstance(state, Replay | Supersede):
+        if isinstance(state, Resume | Supersede):
             # The run commits the plan's offsets after the append, unless another client moved them.
             followed = _followed_after_append(step.plan or state.plan, expected, settings)
         if brokers_observed:
@@ -603,7 +603,7 @@ def _is_read_by_members(sources: PartitionSources, expected_run: ExpectedRun) ->
     state = _state_after_restore(expected_run.step)
     if isinstance(state, UpToDate):
         return sources.partition in state.passed
-    if not isinstance(state, Replay | Supersede):
+    if not isinstance(state, Resume | Supersede):
         return False
     if state.plan.commit.state is not CommitState.DONE or expected_run.refusal is not None:
         return False

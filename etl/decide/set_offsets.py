@@ -74,7 +74,7 @@ from etl.model.snapshot import (
     Pause,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     UpToDate,
@@ -115,7 +115,7 @@ class Standing:
     The positions are after the offsets that other members of the group read.
     """
 
-    state: UpToDate | Replay
+    state: UpToDate | Resume
     before: Mapping[TopicPartition, int]
 
     @property
@@ -159,7 +159,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         )
         raise NeedsDecision(message, action=run_first)
     if stored.kind is not PlanKind.SET:
-        return Standing(Replay(stored), starts_of(stored))
+        return Standing(Resume(stored), starts_of(stored))
     if base is None or base.id != stored.origin.previous:
         message = (
             f"Plan {stored.number} is stored and sets positions, and the positions before it are "
@@ -179,7 +179,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     before = dict(base.loaded_until)
     for gap in stored.losses.read_by_others:
         before[gap.partition] = gap.until_offset
-    return Standing(Replay(stored), before)
+    return Standing(Resume(stored), before)
 
 
 def position_now(partition: TopicPartition, stands: Standing, snapshot: Snapshot) -> int:
@@ -227,7 +227,7 @@ def moves_to(
         _reject_outside(partition, to, snapshot)
         reject_misaligned_offset(partition, to, snapshot, key="--to")
         is_stored = (
-            isinstance(stands.state, Replay) and stands.old.loaded_until.get(partition) != now
+            isinstance(stands.state, Resume) and stands.old.loaded_until.get(partition) != now
         )
         if to != now or is_stored or partition in moved_by_others:
             moves.append(Move(partition, now, to))
@@ -592,7 +592,7 @@ def standing_without_paused(
     """
     without_paused = leave_paused(snapshot)
     state = where_we_stand(without_paused, settings)
-    if isinstance(state, Replay) and without_paused is not snapshot:
+    if isinstance(state, Resume) and without_paused is not snapshot:
         return snapshot, where_we_stand(snapshot, settings)
     return without_paused, state
 

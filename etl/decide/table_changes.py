@@ -30,7 +30,7 @@ from etl.model.snapshot import (
     OtherPipeline,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -210,7 +210,7 @@ def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
     return other.topics
 
 
-def plan_of(state: Replay | Supersede | RebuildFromTable | StoredBackfill | UpToDate) -> Plan:
+def plan_of(state: Resume | Supersede | RebuildFromTable | StoredBackfill | UpToDate) -> Plan:
     """Return the newest plan of the pipeline's state."""
     if isinstance(state, UpToDate):
         return state.last

@@ -660,8 +660,8 @@ class FirstRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """The newest plan was stored and not appended: it is executed again, unchanged."""
+class Resume:
+    """The newest plan was stored and not appended: a run executes it unchanged."""
 
     plan: Plan
 
@@ -722,7 +722,7 @@ class StoredBackfill:
     """State of the pipeline without that plan, which moves no position."""
 
 
-PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | StoredBackfill | UpToDate
+PipelineState = FirstRun | Resume | Supersede | RebuildFromTable | StoredBackfill | UpToDate
 """The state of the pipeline, as decided by `reconcile`."""
 
 

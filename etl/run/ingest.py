@@ -374,12 +374,12 @@ def _is_committed_now(step: NextStep, plan: Plan) -> bool:
 
 
 def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
-    if step.action is not Action.REPLAY and plan.origin.supersedes:
+    if step.action is not Action.RESUME and plan.origin.supersedes:
         report.add(
             Outcome.PLAN_SUPERSEDED,
             f"Plan {plan.number} ({plan.origin.supersedes}) was replaced: {plan.origin.reason}",
         )
-    elif step.action is Action.REPLAY and not _is_of_command(plan):
+    elif step.action is Action.RESUME and not _is_of_command(plan):
         paused = describe_paused_but_executed(plan, step.snapshot.ledger.pauses)
         report.add(
             Outcome.PLAN_RESUMED,

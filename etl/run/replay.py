@@ -29,7 +29,7 @@ from etl.model.snapshot import (
     Ledger,
     LoadedIntervals,
     RebuildFromTable,
-    Replay,
+    Resume,
     Snapshot,
     StoredBackfill,
     Supersede,
@@ -109,7 +109,7 @@ def zones_of_replaced(services: Services, plan: Plan, snapshot: Snapshot) -> tup
 
 def is_left(step: NextStep) -> bool:
     """True if an earlier run left a stored plan that is not in the table."""
-    return isinstance(step.state, (Replay, Supersede))
+    return isinstance(step.state, (Resume, Supersede))
 
 
 def next_replay(

@@ -45,7 +45,7 @@ from etl.decide.set_offsets import pausing, resuming
 from etl.errors import BadOffset, DataLoss, EtlError, NeedsDecision, OffsetMoved
 from etl.model.partitions import Named, TopicPartition, parse_named, render_partition
 from etl.model.plans import Loss, LossReason, OffsetRange, PlanKind
-from etl.model.snapshot import Replay, StoredBackfill, Supersede
+from etl.model.snapshot import Resume, StoredBackfill, Supersede
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.run.replay import replay
@@ -437,7 +437,7 @@ class Pipeline(RuleBasedStateMachine):
             snapshot = leave_to_owners(world.observe(), settings)
             state = where_we_stand(snapshot, settings)
             newest = snapshot.ledger.newest
-            if newest is None or not isinstance(state, (Replay, Supersede, StoredBackfill)):
+            if newest is None or not isinstance(state, (Resume, Supersede, StoredBackfill)):
                 raise NeedsDecision("there is nothing to supersede")
             plan = plan_superseding(
                 Supersede(newest, "seen", skips), snapshot, settings, now_ms=world.now_ms()

@@ -28,7 +28,7 @@ from etl.errors import NeedsDecision
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.partitions import Committed, TopicPartition, parse_named
 from etl.model.plans import OffsetRange, Plan
-from etl.model.snapshot import OtherPipeline, Replay, Snapshot, StoredBackfill, Supersede, UpToDate
+from etl.model.snapshot import OtherPipeline, Resume, Snapshot, StoredBackfill, Supersede, UpToDate
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
@@ -272,12 +272,12 @@ def accept(
         state = where_we_stand(snapshot, settings)
         reject_unrecorded_commit(state, snapshot, settings)
         if isinstance(state, Supersede):
-            state = Replay(state.plan)
+            state = Resume(state.plan)
         repair = repair_of(state, snapshot)
         stored = None
         if isinstance(state, StoredBackfill):
             stored, state = state.plan, state.state
-        if not isinstance(state, (UpToDate, Replay)):
+        if not isinstance(state, (UpToDate, Resume)):
             raise NeedsDecision(
                 "there is no plan yet, or only the table has it", action="Run `etl run CONF`"
             )

@@ -30,7 +30,7 @@ from etl.model.snapshot import (
     FirstRun,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     Supersede,
     UpToDate,
 )
@@ -138,7 +138,7 @@ NOT_READ = f"{MOVED} of topics that are not read now"
     ("state", "verdict", "words"),
     [
         (FirstRun(), Verdict.OK, "first run"),
-        (Replay(PLAN), Verdict.OK, "plan 4 is stored and not in the table"),
+        (Resume(PLAN), Verdict.OK, "plan 4 is stored and not in the table"),
         (Supersede(PLAN, "its range has expired"), Verdict.OK, "its range has expired"),
         (CURRENT, Verdict.OK, "plan 4 is the newest in both"),
         (replace(CURRENT, uncommitted=(LOG,)), Verdict.OK, "1 of its offsets are not committed"),

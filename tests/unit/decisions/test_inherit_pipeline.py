@@ -29,7 +29,7 @@ from etl.model.snapshot import (
     ForeignCommit,
     OtherPipeline,
     PipelineState,
-    Replay,
+    Resume,
     Retirement,
     Snapshot,
     Supersede,
@@ -246,7 +246,7 @@ def test_a_successor_of_an_earlier_ledger_continues_after_both_under_the_tables_
     until = {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4}
     assert (plan.number, plan.loaded_until) == (max(1, number) + 1, until)
     after = replace(snapshot, ledger=replace(snapshot.ledger, newest=plan, applied=None))
-    assert where_we_stand(after, SETTINGS) == Replay(plan)
+    assert where_we_stand(after, SETTINGS) == Resume(plan)
 
 
 def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_era() -> None:
@@ -255,7 +255,7 @@ def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_
         run(outside, at=crash_at("store plan", When.AFTER))
     snapshot = of_another_era(outside, 0)
     state = state_of_own_ledger(snapshot)
-    assert isinstance(state, Replay)
+    assert isinstance(state, Resume)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
     plan = inherited(us, state, snapshot, {LOGS[0]: (0, 2)})
     assert (plan.number, plan.origin.supersedes) == (1, state.plan.id)

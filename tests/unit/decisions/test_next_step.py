@@ -426,6 +426,6 @@ def test_a_run_has_one_step_after_a_plan_that_was_left_and_it_is_the_last() -> N
     snapshot = FakeWorld(crashed("store plan"), SETTINGS).observe()
     steps = steps_ahead(snapshot, SETTINGS, now_ms=1, uid="u")
     assert [(step.action, step.is_last) for step in steps] == [
-        (Action.REPLAY, False),
+        (Action.RESUME, False),
         (Action.STORE, True),
     ]

@@ -16,13 +16,13 @@ from etl.decide.plan_replacement import (
     next_closing_plan,
     plan_without,
     replacement_plan,
-    replay_or_supersede,
+    resume_or_supersede,
 )
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, Predecessor
-from etl.model.snapshot import OtherPipeline, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import OtherPipeline, Resume, Snapshot, Supersede, UpToDate
 from etl.settings.sections import Settings
 from tests.builders import changed, plain_plan, with_keys
 from tests.fakes.planning import (
@@ -263,7 +263,7 @@ def test_offsets_skipped_without_a_leader_are_reported_by_the_plan_that_reads_th
 
 def test_a_stored_plan_without_a_leader_is_superseded_by_one_that_leaves_the_partition() -> None:
     skip = settings_of(on_no_leader="skip")
-    state = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
+    state = resume_or_supersede(Resume(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
     assert isinstance(state, Supersede)
     assert state.reason == "clicks 0 has no leader: a later plan reads its offsets"
     plan = replacement_plan(state, AWAY, skip, now_ms=NOW_MS)
@@ -275,7 +275,7 @@ def test_under_fail_a_plan_without_a_leader_reports_the_key_that_lets_others_con
     with pytest.raises(
         BrokerUnreachable, match="plan 4, which is stored and not in the table, reads it"
     ) as caught:
-        replay_or_supersede(Replay(STORED), AWAY, SETTINGS)
+        resume_or_supersede(Resume(STORED), AWAY, SETTINGS)
     assert "source.on_no_leader: skip" in caught.value.action
 
 
@@ -312,27 +312,27 @@ def test_superseding_plans_and_their_successors_have_every_offset_in_one_range_o
 
 
 def test_a_stored_plan_is_replayed_also_if_the_conf_no_longer_names_its_topic() -> None:
-    stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
+    stored = Resume(replace(STORED, shape=shape_of_rows(SETTINGS)))
     dropped = snapshot_of({}, missing_topics=frozenset({"orders"}))
     for snapshot in (snapshot_of({A: (3, 30), B: (0, 5)}), dropped):
-        assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
+        assert resume_or_supersede(stored, snapshot, SETTINGS) == stored
 
 
 def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_out() -> None:
-    stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
+    stored = Resume(replace(STORED, shape=shape_of_rows(SETTINGS)))
     deleted = snapshot_of({}, missing_topics=frozenset({"clicks"}))
     with pytest.raises(NeedsDecision, match="the brokers do not know its topic any more") as caught:
-        replay_or_supersede(stored, deleted, SETTINGS)
+        resume_or_supersede(stored, deleted, SETTINGS)
     assert f"etl plans supersede CONF {STORED.number} --reason" in caught.value.action
     assert not caught.value.retriable
 
 
 def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
     snapshot = snapshot_of({A: (4, 30), B: (0, 5)})
-    found = replay_or_supersede(Replay(STORED), snapshot, settings_of(on_data_loss="skip"))
+    found = resume_or_supersede(Resume(STORED), snapshot, settings_of(on_data_loss="skip"))
     assert found == Supersede(STORED, "clicks 0: its range starts at 3, and the log now at 4")
     with pytest.raises(DataLoss, match="1 offsets are gone: wanted 3"):
-        replay_or_supersede(Replay(STORED), snapshot, SETTINGS)
+        resume_or_supersede(Resume(STORED), snapshot, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_u
     ],
 )
 def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
-    stored, snapshot = Replay(last_plan({}, shape=shape_of_rows(SETTINGS))), snapshot_of({})
-    assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
+    stored, snapshot = Resume(last_plan({}, shape=shape_of_rows(SETTINGS))), snapshot_of({})
+    assert resume_or_supersede(stored, snapshot, SETTINGS) == stored
     with pytest.raises(NeedsDecision, match="the settings of its rows have changed") as caught:
-        replay_or_supersede(stored, snapshot, changed)
+        resume_or_supersede(stored, snapshot, changed)
     assert f"etl plans supersede CONF {stored.plan.number} " in caught.value.action

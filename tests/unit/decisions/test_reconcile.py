@@ -24,7 +24,7 @@ from etl.model.snapshot import (
     Ledger,
     PipelineState,
     RebuildFromTable,
-    Replay,
+    Resume,
     StoredBackfill,
     Supersede,
     Table,
@@ -205,7 +205,7 @@ def test_a_plan_that_the_table_does_not_hold_yet_is_replayed_word_for_word(
     ledger: Ledger, table: Table | None, committed: Mapping[TopicPartition, Committed]
 ) -> None:
     assert ledger.newest
-    assert stand(ledger, table, committed) == Replay(ledger.newest)
+    assert stand(ledger, table, committed) == Resume(ledger.newest)
 
 
 @pytest.mark.parametrize("table_id", ["t1", None])
@@ -392,7 +392,7 @@ def test_an_offset_above_a_restored_one_was_moved_by_another_client() -> None:
 def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_place() -> None:
     theirs = table_of(5, metadata=stamp_of(plan_of(5, uid="deadbeef")))
     taking = plan_of(6, table_id="t1", kind=PlanKind.TAKE_OVER, inherits=Predecessor(APP_ID, 5))
-    assert stand(Ledger(UID, taking), theirs) == Replay(taking)
+    assert stand(Ledger(UID, taking), theirs) == Resume(taking)
     of_another = replace(taking, inherits=Predecessor(APP_ID, 4))
     disagreement(Ledger(UID, of_another), theirs, "its uid is deadbeef")
 
@@ -545,7 +545,7 @@ def test_changes_of_others_up_to_an_accepted_version_stop_nothing_and_any_other_
     loaded, left = (replace(one, acknowledged=word) for one in (ledger_of(2), stored(3)))
     if is_covered:
         assert stand(loaded, CHANGED) == UpToDate(plan_of(2), POSITIONS)
-        assert stand(left, CHANGED) == Replay(plan_of(3))
+        assert stand(left, CHANGED) == Resume(plan_of(3))
     else:
         disagreement(loaded, CHANGED, "(RESTORE|WRITE) of another writer removed rows")
 
@@ -616,7 +616,7 @@ def test_a_plan_without_a_row_in_the_accepted_table_is_superseded_for_that_table
         "the table is another one, without a row of this plan, and that was accepted: it was me",
     )
     instead = replace(ledger_of(1, applied=False, table_id="by DDL"), acknowledged=acknowledgement)
-    assert stand(instead, made) == Replay(plan_of(1, table_id="by DDL"))
+    assert stand(instead, made) == Resume(plan_of(1, table_id="by DDL"))
 
 
 @pytest.mark.parametrize(
@@ -738,7 +738,7 @@ def test_every_case_is_a_standing_or_a_decision_for_a_person(
         assert not state.followed and state.positions == POSITIONS
     if isinstance(state, FirstRun):
         assert number == bit == 0
-    elif isinstance(state, Replay):
+    elif isinstance(state, Resume):
         assert state.plan == ledger.newest and bit == number - 1 and ledger.applied is None
     elif isinstance(state, RebuildFromTable):
         assert (

@@ -79,7 +79,7 @@ def test_a_plan_that_was_left_is_replayed_word_for_word_and_then_the_run_makes_i
     incident = incident_of("replayed_plan")
     first, last = incident.looks
     left = decide(first, incident.settings, incident.began_at_ms)
-    assert left.action is Action.REPLAY and left.plan and left.plan == first.ledger.newest
+    assert left.action is Action.RESUME and left.plan and left.plan == first.ledger.newest
     then = decide(last, incident.settings, incident.plans[-1].created_at_ms)
     assert then.action is Action.STORE and then.plan and then.plan.origin.previous == left.plan.id
     assert decided_as_then(incident) == ["plan 2", "plan 3"]

@@ -250,8 +250,8 @@ def _expiry_by_movement(
     if movement is None:
         return None
     moved_by, elapsed_s = movement
-    left_s = (start - log_start) * elapsed_s / moved_by
-    if left_s > within_s:
+    left_s = _seconds_left(start, log_start, moved_by, elapsed_s)
+    if left_s is None or left_s > within_s:
         return None
     moved = (
         f"the log start moved by {moved_by:,} {partition.unit}s in {_format_duration(elapsed_s)}"
@@ -265,13 +265,24 @@ _LEAST_MOVEMENT_S = 60
 """A shorter movement of the log start is no rate: brokers delete a whole segment at once."""
 
 
+def _seconds_left(offset: int, log_start: int, moved_by: int, elapsed_s: float) -> float | None:
+    """Return the seconds until the moving log start may pass the offset.
+
+    None if the log start is below it, and its movement too short for a rate.
+    """
+    if offset <= log_start:
+        return 0.0
+    if elapsed_s < _LEAST_MOVEMENT_S:
+        return None
+    return (offset - log_start) * elapsed_s / moved_by
+
+
 def _movement(
     partition: TopicPartition, log_start: int, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, float] | None:
     """Return the movement of the log start since the newest plan: offsets and seconds.
 
-    None if it did not move, if that is unknown, or if the plan is younger than
-    `_LEAST_MOVEMENT_S`.
+    None if it did not move, or if that is unknown.
     """
     last = snapshot.ledger.newest
     if last is None:
@@ -280,10 +291,9 @@ def _movement(
     before = None
     if planned:
         before = planned.log_start
-    elapsed_s = (now_ms - last.origin.created_at_ms) / 1000
-    if before is None or log_start <= before or elapsed_s < _LEAST_MOVEMENT_S:
+    if before is None or log_start <= before or now_ms <= last.origin.created_at_ms:
         return None
-    return log_start - before, elapsed_s
+    return log_start - before, (now_ms - last.origin.created_at_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,16 +323,18 @@ def headroom(
     offsets = snapshot.readable[partition]
     retention = snapshot.topic(partition.topic).retention
     if retention is None:
-        movement = _movement(partition, offsets.log_start_offset, snapshot, now_ms)
-        if movement is None:
+        log_start = offsets.log_start_offset
+        movement = _movement(partition, log_start, snapshot, now_ms)
+        left_s = None
+        if movement is not None:
+            left_s = _seconds_left(offset, log_start, *movement)
+        if left_s is None:
             return Headroom(
                 unknown_because=(
                     "neither the brokers report the topic's retention, nor do plans show a "
                     "movement of its log start"
                 )
             )
-        moved_by, elapsed_s = movement
-        left_s = (offset - offsets.log_start_offset) * elapsed_s / moved_by
         return Headroom(
             left_s, estimated_from="the movement of the log start since the newest plan"
         )

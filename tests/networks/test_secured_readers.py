@@ -53,7 +53,7 @@ def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
     assert rows.count() == 40
     assert PASSWORD not in rows._jdf.queryExecution().toString()
     with pytest.raises(
-        Exception, match="sasl_password refers to the file .*, which cannot be read"
+        Exception, match="sasl_password refers to the file .*, which does not exist"
     ) as failed:
         read(tmp_path / "nothing").count()
     assert PASSWORD not in str(failed.value)

@@ -143,7 +143,7 @@ def test_an_executor_without_the_secret_ends_the_run_with_its_host_and_the_file(
     pipeline = piped(way, table={"writer": writer}, limits={"local_below_bytes": without_spark})
     pipeline.produce(40)
     with pytest.raises(
-        Exception, match="source.security.sasl.password refers to the .*, which cannot be read"
+        Exception, match="source.security.sasl.password refers to the .*, which does not exist"
     ) as failed:
         run(load_settings(pipeline.conf), around=Before("append", secret.unlink))
     assert getattr(failed.value, "exit_code", None) == 2

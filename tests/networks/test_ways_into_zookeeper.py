@@ -215,8 +215,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
         lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
         Expected(
             SettingsError,
-            "zookeeper.auth.password refers to the environment variable NOWHERE, which "
-            "cannot be read",
+            "zookeeper.auth.password refers to the environment variable NOWHERE, which is not set",
             "zookeeper.auth.password",
         ),
     ),

@@ -170,7 +170,7 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         None,
         (
             SettingsError,
-            f"{_PASSWORD} refers to the file /no/such/secret, which cannot be read",
+            f"{_PASSWORD} refers to the file /no/such/secret, which does not exist",
             _PASSWORD,
         ),
     ),

@@ -194,8 +194,9 @@ def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
             return os.environ[name]
         return read_value(os.path.join(_folder(path) or "", name))
     except (KeyError, OSError, ValueError) as error:
+        problem = "is not set" if isinstance(error, KeyError) else "cannot be read"
         raise SettingsError(
-            f"The value refers to the {source} {name}, which cannot be read",
+            f"The value refers to the {source} {name}, which {problem}",
             path=path,
             key=key,
             action=f"Check that this {source} exists where the command runs",

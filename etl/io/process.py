@@ -36,12 +36,12 @@ def cores() -> int:
 
 
 def collect_garbage_rarely() -> None:
-    """Let a million objects be made between two runs of the garbage collector, instead of 700.
+    """Let 100,000 objects be made between two runs of the garbage collector, instead of 700.
 
     Snapshots and plans have no cycles. While those of 100,000 partitions are made, a fifth of the
-    time would be spent on visiting them again and again, and 7 % still between 100,000 objects.
+    time would be spent on visiting them again and again.
     """
-    gc.set_threshold(1_000_000)
+    gc.set_threshold(100_000)
 
 
 def user_at_host() -> str:

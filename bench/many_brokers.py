@@ -77,6 +77,7 @@ class ManyBrokers:
 
     def __init__(self, *, brokers: int, topics: int, partitions: int, end_offset: int = 0) -> None:
         self.topics = [f"topic-{number:04}" for number in range(topics)]
+        self._numbers = {name: number for number, name in enumerate(self.topics)}
         self.partitions, self.end_offset, self.epoch = partitions, end_offset, 5
         self.requests: Counter[tuple[int, int]] = Counter()
         self.silent: set[int] = set()
@@ -184,7 +185,7 @@ class ManyBrokers:
 
     def _topic(self, name: str) -> bytes:
         if name not in self._bodies:
-            at = self.topics.index(name)
+            at = self._numbers[name]
             replicas = min(REPLICAS, len(self.ports))
             array = bytearray()
             for partition in range(self.partitions):

@@ -177,7 +177,7 @@ def accept_table(
     if is_unidentified(ledger, table) and not ledger.newest.is_physical:
         sentence += (
             f". Whether plan {ledger.newest.number} is in it remains unknown: `etl ledger restore "
-            "CONF` continues after the rows in the table"
+            "CONF --reason ...` continues after the rows in the table"
         )
     if any(change.why == REMOVED_ROWS for change in changes):
         sentence += (

@@ -321,7 +321,7 @@ def test_a_line_that_cuts_every_least_fetch_after_complete_batches_is_no_error(
 ) -> None:
     first_batch_ends = 4 + 70 + len(kafka.log("clicks").batches[0])
     kafka.script[FETCH].extend([stalls_after(first_batch_ends + 10)] * 6)
-    records, _ = peeked(kafka, source={"request_timeout_s": 0.1}, timeout_s=10)
+    records, _ = peeked(kafka, source={"request_timeout_s": 0.4}, timeout_s=30)
     assert records == numbers(0, 50)
 
 

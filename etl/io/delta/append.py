@@ -493,7 +493,7 @@ class SparkWriter:
             writer = writer.option("compression", _SPELLED.get(self.codec, self.codec.value))
         if plan.kind is PlanKind.REPLAY:
             # replaceable() raises if there is no table any more
-            condition = condition_of(plan, replaceable(to.path))
+            condition = condition_of(plan, replaceable(to.path, plan))
             writer = writer.mode("overwrite").option("replaceWhere", condition)
         # A replay, too, has the transaction id: it removes rows, and its commit is not foreign.
         writer = writer.option("txnAppId", to.app_id).option("txnVersion", plan.number)

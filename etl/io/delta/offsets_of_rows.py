@@ -747,8 +747,8 @@ def condition_of(plan: Plan, table: DeltaTable) -> str:
     return condition(spans_of(plan), columns)
 
 
-def replaceable(path: str) -> DeltaTable:
-    """Return the table in which rows are to be replaced.
+def replaceable(path: str, stored: Plan | None = None) -> DeltaTable:
+    """Return the table in which rows are to be replaced. `stored`: the plan of a stored replay.
 
     Raises NotOurTable if it permits no deletions, LedgersDisagree if it is gone.
     """
@@ -760,13 +760,19 @@ def replaceable(path: str) -> DeltaTable:
             action="Check who removed it",
         )
     if str(table.metadata().configuration.get(_APPEND_ONLY, "")).lower() == "true":
+        message = "The table is append-only: no rows may be removed from it"
         action = (
             f"Check who set {_APPEND_ONLY}, and why; rows of such a table cannot be replaced. "
             "`--into PATH` writes the rows to another table"
         )
-        raise NotOurTable(
-            "The table is append-only: no rows may be removed from it", path=path, action=action
-        )
+        if stored is not None:
+            message = f"Plan {stored.number} is a stored replay, but the table is append-only"
+            action = (
+                f"Check who set {_APPEND_ONLY}, and why. Unset it, and the next run executes the "
+                "replay, or give the replay up, and its rows stay as they are: "
+                f"etl plans supersede CONF {stored.number} --reason ..."
+            )
+        raise NotOurTable(message, path=path, action=action)
     return table
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -18,13 +19,13 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from etl.errors import EtlError, LedgersDisagree, NotOurTable, TableUnreachable
-from etl.io.delta.append import ArrowWriter, Destination, EmptyCommit, Load, append
+from etl.io.delta.append import ArrowWriter, Destination, EmptyCommit, Load, SparkWriter, append
 from etl.io.delta.data_files import DataFiles
 from etl.io.delta.loaded_plans import Outcome, Result, read_table
 from etl.ledger import plan_document
 from etl.ledger.plan_document import parse_plan, results_of, with_id
 from etl.model.columns import arrow_schema
-from etl.model.plans import FileOptions, Plan, Written
+from etl.model.plans import FileOptions, Plan, PlanKind, Written
 from tests.builders import plain_plan
 from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
 
@@ -381,6 +382,18 @@ def test_a_table_deleted_since_the_plan_is_reported_and_no_other_is_created(
     with pytest.raises(TableUnreachable, match="there is no table any more"):
         append(Load(writer, Tasks(plan)), plan, Destination(path, APP))
     assert not Path(path).exists()
+
+
+def test_a_stored_replay_of_a_table_that_became_append_only_names_its_plan_and_the_ways_out(
+    path: str,
+) -> None:
+    appended(path, plan_of())
+    DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "true"})
+    stored = replace(plan_of(2, table_id=id_of(path)), kind=PlanKind.REPLAY)
+    with pytest.raises(NotOurTable, match="Plan 2 is a stored replay") as rejected:
+        SparkWriter().commit(stored, Mock(), DeltaTable(path), "", Destination(path, APP))
+    assert "Unset it" in rejected.value.action
+    assert "etl plans supersede CONF 2 --reason ..." in rejected.value.action
 
 
 def test_of_two_plans_that_create_one_table_at_once_only_one_is_appended(tmp_path: Path) -> None:

@@ -32,7 +32,14 @@ from etl.report.run_progress import Stopwatch
 from etl.report.run_report import Report
 from etl.run.loaded_rows import PutInto
 from etl.run.open_services import open_services
-from etl.run.replay import is_left, next_replay, replay, with_replaced_rows, zones_of_replaced
+from etl.run.replay import (
+    StoredReplay,
+    is_left,
+    next_replay,
+    replay,
+    with_replaced_rows,
+    zones_of_replaced,
+)
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.settings.choices import check_place, lies_in, place_of
 from etl.settings.sections import Settings
@@ -218,11 +225,12 @@ def replay_rows(
 
     `around` may wrap the services (tests). Raises as `etl.run.replay`.
     """
+    own = StoredReplay()
     return reported(
         settings,
         run_context,
         lambda services, report: replay(
-            around(services), settings, report, wanted, reason, shown=shown
+            around(services), settings, report, wanted, reason, shown=shown, own=own
         ),
         conf=conf,
     )

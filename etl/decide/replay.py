@@ -1,7 +1,7 @@
 """Which offsets does a replay read again, and what does it reject?
 
-Lives here: requested partitions and offsets, their rejections, the plan of a replay, the plan that
-replaces one that is given up.
+Lives here: requested partitions and offsets, their rejections, the plan of a replay, whether the
+ledger still has it, the plan that replaces one that is given up.
 Not here: order of steps (etl/run/replay.py), replacing the rows (etl/io/delta).
 
 A replay removes the rows of an interval and writes the current records, in one commit. So it leaves
@@ -21,7 +21,7 @@ Loaded-until and committed offsets do not change.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offset
@@ -397,6 +397,35 @@ def plan_that_moves_nothing(
         payload=None,
         is_closing=False,
         commit=PlannedCommit(storage=snapshot.group.storage),
+    )
+
+
+def is_executed(replay: Plan, stored: Sequence[Plan]) -> bool:
+    """True if the ledger has the replay that a command stored, False if it never stored it.
+
+    `stored`: the plans of the ledger, ascending; none of them waits to be executed. Raises
+    NeedsDecision if the number has another plan: an operator's decision is not undone.
+    """
+    by_number = {plan.number: plan for plan in stored}
+    current = by_number.get(replay.number)
+    if current is None:
+        if not stored or stored[-1].number < replay.number:
+            return False
+        raise NeedsDecision(
+            f"Plan {replay.number} is no longer stored, so whether the replay was executed is "
+            "unknown",
+            action="Check with DESCRIBE HISTORY whether the table has a commit of plan "
+            f"{replay.number} with kind replay. If not, run the replay again",
+        )
+    if current.id == replay.id:
+        return True
+    if current.id == replay.origin.supersedes:
+        return False  # the stored plan of a backfill, whose number the replay would have taken
+    raise NeedsDecision(
+        f"Plan {replay.number} ({replay.id}) was not executed: it was superseded by another plan "
+        f"of the same number ({current.id}): {current.origin.reason}",
+        action=f"Check with `etl plans show CONF {replay.number}`, and run the replay again if it "
+        "is still wanted",
     )
 
 

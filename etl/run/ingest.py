@@ -519,7 +519,7 @@ def _append(
     if result is None:
         report.add(
             Outcome.LOADED_BY_ANOTHER_RUN,
-            f"Plan {plan.number} was loaded by another run meanwhile; this run continues after it",
+            f"Another run loaded another plan {plan.number} meanwhile, so this one is not executed",
         )
         return None
     report.applied(result)

@@ -9,13 +9,14 @@ is given up and the rows stay. No committed offset moves.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from etl.decide.loaded_intervals import fold, spans_of
 from etl.decide.next_step import NextStep, repaired
 from etl.decide.plan_replacement import in_place_of
 from etl.decide.replay import (
     ReplayRequest,
+    is_executed,
     plan_replay,
     requested_intervals,
     requested_partitions,
@@ -50,6 +51,13 @@ from etl.run.service_interfaces import Services
 from etl.settings.sections import Settings
 
 
+@dataclass(slots=True)
+class StoredReplay:
+    """The plan that a command stored, kept while it starts again with a new ZooKeeper session."""
+
+    plan: Plan | None = None
+
+
 def replay(
     services: Services,
     settings: Settings,
@@ -58,13 +66,15 @@ def replay(
     reason: str | None,
     *,
     shown: Plan | None = None,
+    own: StoredReplay | None = None,
 ) -> Plan:
     """Replace the requested rows once; return the plan. `shown`: the plan that the operator
-    confirmed.
+    confirmed; `own`: the plan that the same command stored in an earlier session.
 
     Raises what a run raises, SettingsError and DataLoss as `decide.replay`, and NeedsDecision if
-    the replay was given up or other offsets than confirmed would be replaced.
+    the replay was given up or superseded, or other offsets than confirmed would be replaced.
     """
+    own = own or StoredReplay()
     left = None
     for _ in range(STEPS_MAX):
         step = observe_and_decide(services, settings, report, wanted.offsets_of)
@@ -72,12 +82,15 @@ def replay(
             left = finish_left(services, step, settings, report)
             continue
         finish_repair(services, step.repair, report)
+        if own.plan and _is_executed(services, step, own.plan):
+            return own.plan
         with report.timed(Verb.PLAN):
             plan = next_replay(services, step, settings, wanted, reason)
             if left and left.kind is PlanKind.REPLAY and _places(left) == _places(plan):
                 return left  # an earlier command stored this very replay, and was killed
             _reject_another(shown, plan)
             plan = with_id(with_replaced_rows(services, step, plan))
+            own.plan = plan  # before the store: a lost session may hide that it succeeded
             store_or_replace(services, plan, repaired(step.snapshot, step.repair).ledger)
             report.planned(plan)
             partitions = {r.partition for r in plan.ranges}
@@ -98,6 +111,12 @@ def replay(
         f"Another driver runs this pipeline: {STEPS_MAX} steps did not finish this replay",
         action="Check who else runs this conf, then run the replay again. Committed rows stay",
     )
+
+
+def _is_executed(services: Services, step: NextStep, replay: Plan) -> bool:
+    """See `is_executed`. Raises the error of a step without a state, too."""
+    settled_state(step)
+    return is_executed(replay, [plan for plan, _ in services.loaded.stored_plans()])
 
 
 def zones_of_replaced(services: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:

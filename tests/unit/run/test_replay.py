@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 
-from etl.decide.replay import ReplayRequest
-from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
+from etl.decide.replay import ReplayRequest, is_executed
+from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SessionLost, SettingsError
 from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import Plan, PlanKind
 from etl.report.run_progress import Outcome
-from etl.run.replay import replay
+from etl.run.replay import StoredReplay, replay
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
+from tests.builders import changed, plain_plan
+from tests.fakes.joining_stories import superseded
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
@@ -24,6 +27,7 @@ from tests.fakes.stories import (
     crash_at,
     grow,
     new_report,
+    once,
     outcomes,
     outside_of,
     physical_outside_of,
@@ -69,11 +73,18 @@ def replayed(
     settings: Settings | None = None,
     report: Any = None,
     shown: Plan | None = None,
+    own: StoredReplay | None = None,
 ) -> Plan:
     settings = settings or settings_for(outside)
     world = FakeWorld(outside, settings, at or (lambda step, when: None))
     return replay(
-        world, settings, report or new_report(), what or wanted(), "a better transform", shown=shown
+        world,
+        settings,
+        report or new_report(),
+        what or wanted(),
+        "a better transform",
+        shown=shown,
+        own=own,
     )
 
 
@@ -150,6 +161,71 @@ def test_a_repeated_replay_after_a_crash_ends_with_the_stored_plan(step: str, wh
     assert plan.number == (4 if is_done else 3)
     assert {by for row, by in outside.writers().items() if row in INTERVAL} == {plan.number}
     reject_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_a_command_that_lost_its_session_stores_no_second_replay(step: str, when: When) -> None:
+    outside, own = loaded(5, 3, 4), StoredReplay()
+
+    def lose_session() -> None:
+        raise SessionLost("the session ended")
+
+    with contextlib.suppress(EtlError):  # some requests are retried
+        replayed(outside, at=once(step, when, lose_session), own=own)
+    assert replayed(outside, own=own).number == 3
+    assert sorted(outside.plans) == [1, 2, 3]
+    assert {by for row, by in outside.writers().items() if row in INTERVAL} == {3}
+    reject_unfinished(outside)
+
+
+@pytest.mark.parametrize("is_session_lost", [False, True], ids=["same session", "new session"])
+def test_a_driver_that_sleeps_while_its_replay_is_superseded_ends_and_does_not_store_it_again(
+    is_session_lost: bool,
+) -> None:
+    outside, own = loaded(5, 3, 4), StoredReplay()
+    before = outside.writers()
+
+    def sleep() -> None:
+        outside.owners.clear()
+        superseded(outside, settings=SETTINGS)
+        run(outside)
+        grow(outside, 1, 0, 0)
+        run(outside)
+        if is_session_lost:
+            raise SessionLost("the session ended")
+
+    if is_session_lost:
+        with pytest.raises(SessionLost):
+            replayed(outside, at=once("append", When.BEFORE, sleep), own=own)
+    with pytest.raises(NeedsDecision, match="Plan 3 .* was superseded by another plan") as ended:
+        replayed(outside, at=once("append", When.BEFORE, sleep), own=own)
+    assert "run the replay again if it is still wanted" in ended.value.action
+    assert sorted(outside.plans) == [1, 2, 3, 4]
+    assert outside.writers().keys() - before.keys() == {(LOGS[0], 5)}
+    assert {row: outside.writers()[row] for row in before} == before
+    reject_unfinished(outside)
+
+
+@pytest.mark.parametrize(
+    ("stored", "executed"),
+    [
+        pytest.param([(6, "x")], False, id="the store did not arrive"),
+        pytest.param([(6, "x"), (7, "backfill")], False, id="nor in place of a backfill's plan"),
+        pytest.param([(6, "x"), (7, "own"), (8, "y")], True, id="runs followed"),
+        pytest.param([(7, "other")], "was superseded by another plan", id="superseded"),
+        pytest.param([(8, "y")], "whether the replay was executed is unknown", id="pruned"),
+    ],
+)
+def test_the_ledger_decides_whether_a_command_executed_its_replay(
+    stored: list[tuple[int, str]], executed: bool | str
+) -> None:
+    own = changed(plain_plan(7), id="own", supersedes="backfill")
+    plans = [changed(plain_plan(number), id=id_) for number, id_ in stored]
+    if isinstance(executed, bool):
+        assert is_executed(own, plans) is executed
+        return
+    with pytest.raises(NeedsDecision, match=executed):
+        is_executed(own, plans)
 
 
 def test_a_plan_that_an_earlier_run_left_is_executed_before_the_replay() -> None:

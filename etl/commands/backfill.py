@@ -45,6 +45,7 @@ from etl.report.run_progress import Doing, Stopwatch
 from etl.report.run_report import Report, progress_of_backfill
 from etl.run.backfill import (
     Beginning,
+    BegunBackfill,
     backfill,
     begin,
     describe_nothing_missing,
@@ -253,6 +254,7 @@ def run_backfill(
     """
     own = settings_of_backfill(settings, name)
     reports = list[Report]()
+    begun = BegunBackfill()
 
     def load(services: LiveServices, report: Report) -> None:
         reports.append(report)
@@ -265,7 +267,7 @@ def run_backfill(
                 has_begun = True
                 yield
 
-        backfill(around(services), own, report, name, request, turn)
+        backfill(around(services), own, report, name, request, turn, begun)
 
     def progress(doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
         def of_the_backfill() -> Doing:

@@ -84,6 +84,15 @@ class Beginning:
     """The number of these offsets that other members of the group read."""
 
 
+@dataclass(slots=True)
+class BegunBackfill:
+    """Whether a command has found or stored its backfill, kept while it starts again with a new
+    ZooKeeper session.
+    """
+
+    has_begun: bool = False
+
+
 def backfill(
     services: Services,
     settings: Settings,
@@ -91,20 +100,23 @@ def backfill(
     name: str,
     request: BackfillRequest | None,
     turn: Turn,
+    own: BegunBackfill | None = None,
 ) -> None:
     """Store the request, unless the backfill has begun, and load what is left of it.
 
-    `request` is None to continue an existing one. Raises what a run raises; SettingsError for
-    another request than it began with, and as `begin`.
+    `request` is None to continue an existing one; `own`: what the same command did in an earlier
+    session. Raises what a run raises; SettingsError for another request than it began with or if
+    it was deleted since, and as `begin`.
     """
+    own = own or BegunBackfill()
     begun = None
     left_before = None
     conflicts = expiries = 0
     while conflicts < _CONFLICTS_MAX and expiries <= EXPIRIES_MAX:
         with turn():
-            found = _requested(services, name, request, begun)
+            found = _requested(services, name, request, begun, own)
             try:
-                result = _take_turn(services, settings, report, name, found)
+                result = _take_turn(services, settings, report, name, found, own)
             except ExpiredOffsets:
                 # The next snapshot shows what retention left.
                 if settings.source.on_data_loss is OnDataLoss.FAIL:
@@ -128,16 +140,21 @@ def backfill(
 
 
 def _requested(
-    services: Services, name: str, request: BackfillRequest | None, begun: Backfill | None
+    services: Services,
+    name: str,
+    request: BackfillRequest | None,
+    begun: Backfill | None,
+    own: BegunBackfill,
 ) -> Backfill | BackfillRequest:
     """Return the backfill, or the request of one that has not begun. Raises SettingsError."""
     found = services.backfills.read(name)
     if found is None:
-        if begun:
+        if own.has_begun:
             raise _deleted_error(name)
         if request is None:
             raise no_such_backfill()
         return request
+    own.has_begun = True
     if request:
         reject_other_request(found, request.asked)
     if begun is None:
@@ -193,6 +210,7 @@ def _take_turn(
     report: Report,
     name: str,
     known: Backfill | BackfillRequest,
+    own: BegunBackfill,
 ) -> _Turn:
     """Finish the stored plan of a run, or load one plan of the backfill."""
     named = _no_named_offsets
@@ -211,7 +229,7 @@ def _take_turn(
         state, stored = repaired_state(step)
         snapshot = repaired(step.snapshot, step.repair).with_all_partitions()
         loaded = loaded_in_table(services, snapshot)
-        current = _begun(services, report, name, known, state, snapshot, loaded)
+        current = _begun(services, report, name, known, own, state, snapshot, loaded)
         if current is None:
             return _Turn(None, is_complete=True)
         last = state.last
@@ -248,6 +266,7 @@ def _begun(
     report: Report,
     name: str,
     known: Backfill | BackfillRequest,
+    own: BegunBackfill,
     state: UpToDate,
     snapshot: Snapshot,
     loaded: LoadedIntervals,
@@ -260,6 +279,7 @@ def _begun(
         report.add(Outcome.UP_TO_DATE, describe_nothing_missing(name))
         return None
     services.backfills.create(beginning.backfill)
+    own.has_begun = True
     for sentence in describe_also_loaded(beginning.read_by_others):
         report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
     return beginning.backfill

@@ -13,7 +13,7 @@ from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import CommitResult
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.run.backfill import Turn, backfill
+from etl.run.backfill import BegunBackfill, Turn, backfill
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 from tests.fakes import fake_table
@@ -69,11 +69,12 @@ def filled(
     run_id: str = "run-1",
     reads_first: bool = False,
     turn: Turn = contextlib.nullcontext,
+    begun: BegunBackfill | None = None,
 ) -> Report:
     own = settings_of_backfill(settings, name)
     world = FakeWorld(outside, own, at, run_id=run_id, reads_first=reads_first)
     report = report or new_report()
-    backfill(world, own, report, name, what, turn)
+    backfill(world, own, report, name, what, turn, begun)
     return report
 
 

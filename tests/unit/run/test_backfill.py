@@ -22,6 +22,7 @@ from etl.errors import (
     NotReady,
     Owned,
     PartitionTruncated,
+    SessionLost,
     SettingsError,
 )
 from etl.io.zookeeper.ledger_side_documents import BackfillStore
@@ -29,6 +30,7 @@ from etl.model.partitions import TopicPartition, parse_named
 from etl.model.plans import Plan
 from etl.report.describe import format_time
 from etl.report.run_progress import Outcome
+from etl.run.backfill import BegunBackfill
 from etl.run.replay import replay
 from etl.settings.source import Timestamp
 from tests.fakes.backfill_stories import (
@@ -431,6 +433,20 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
         "policy allows, and are not in the "
         "table: the losses table lists them; it began at "
     )
+
+
+def test_a_driver_that_sleeps_while_its_backfill_is_deleted_does_not_begin_it_again() -> None:
+    outside, begun = live(5, 5, 5), BegunBackfill()
+
+    def sleep() -> None:
+        outside.backfills.clear()
+        raise SessionLost("the session ended")
+
+    with pytest.raises(SessionLost):
+        filled(outside, at=once("append", When.AFTER, sleep), begun=begun)
+    with pytest.raises(SettingsError, match="Backfill old was deleted while it was loaded"):
+        filled(outside, begun=begun)
+    assert not outside.backfills
 
 
 def test_the_driver_of_a_deleted_backfill_that_wakes_up_does_not_advise_to_delete_it() -> None:

@@ -162,6 +162,8 @@ class UnprovenOffsets:
     """The plans' records and rows are counted, and of another number: a transform left out some."""
     may_drop: bool = False
     """As in `Missing`."""
+    has_transform: bool = False
+    """The conf has a transform."""
 
     @property
     def summary(self) -> str:
@@ -181,10 +183,12 @@ class UnprovenOffsets:
                 f"{subject} cannot be proven {place}: the transform left out records, and the "
                 "files do not show at which offsets"
             )
+        reason = "a crash lost them"
+        if self.has_transform:
+            reason += ", or the transform does not read all its rows, as with limit()"
         return (
-            f"{subject} cannot be proven {place}: "
-            "the counts of the reader did not arrive (a crash lost them, or the transform does not "
-            f"read all its rows, as with limit()), and the table does not show {unknown}"
+            f"{subject} cannot be proven {place}: the counts of the reader did not arrive "
+            f"({reason}), and the table does not show {unknown}"
         )
 
 
@@ -311,12 +315,14 @@ def doubt_of(
     is_physical: bool = False,
     transformed: Collection[int] = (),
     may_drop: bool = False,
+    has_transform: bool = False,
 ) -> UnprovenOffsets:
     """Return the offsets of one partition that cannot be proven.
 
     `plans`: numbers of stored plans by interval. `pruned`: the newest pruned plan with unproven
     offsets. `accepted`: the plan up to which an operator accepted the table. `transformed`: plans
-    of which a transform left out records. `may_drop`: `transform.may_drop`.
+    of which a transform left out records. `may_drop`: `transform.may_drop`. `has_transform`: the
+    conf has a transform.
     """
     if not unproven:
         return UnprovenOffsets()
@@ -336,6 +342,7 @@ def doubt_of(
         is_physical,
         numbers <= set(transformed),
         may_drop,
+        has_transform,
     )
 
 

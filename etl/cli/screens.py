@@ -343,9 +343,13 @@ def _wrapped(text: str, indent: int) -> list[str]:
 def show_proof(proof: Proof) -> None:
     """Print the result of `etl verify`."""
     partitions = proof.as_json()["partitions"]
+    names = ["topic", "partition", "expected", "in the table", "missing", "double", "unexpected"]
+    has_doubt = any(topic_partition["not_provable"] for topic_partition in partitions)
+    if has_doubt:
+        names.append("not provable")
     rows = []
     for topic_partition in partitions:
-        row = (
+        row = [
             topic_partition["topic"],
             key_of_row(topic_partition),
             topic_partition["expected_rows"],
@@ -353,9 +357,10 @@ def show_proof(proof: Proof) -> None:
             topic_partition["missing"],
             topic_partition["double_rows"],
             topic_partition["unexpected"],
-        )
+        ]
+        if has_doubt:
+            row.append(topic_partition["not_provable"])
         rows.append(row)
-    names = ("topic", "partition", "expected", "in the table", "missing", "double", "unexpected")
     table(names, rows)
 
     explained = [

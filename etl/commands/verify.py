@@ -235,10 +235,12 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
     )
     doubles = []
     spans = {}
+    current = set()
     incarnations = ledger.newest.incarnations if ledger.newest else {}
     for f in found:
         doubles += [(f.audited, place, rows) for place, rows in scan.doubles(f)]
         if incarnations.get(f.audited.partition, 0) == f.audited.incarnation:
+            current.add(f.audited)
             span = scan.doubled_span(f)
             if span:
                 spans[f.audited] = span
@@ -278,6 +280,7 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
         number_before,
         more_than_before(ledger.newest, rows_before),
         double_spans=spans,
+        current=frozenset(current),
         plans=plans,
     )
 
@@ -338,7 +341,14 @@ def _explain(
         own_origins = [origins[audited, s.from_offset, s.until_offset] for s in f.short]
         unproven = UnprovenOffsets()
         if f.unproven:
-            unproven = _unproven(ledgers, table, of_all.loaded, f, may_drop=may_drop)
+            unproven = _unproven(
+                ledgers,
+                table,
+                of_all.loaded,
+                f,
+                may_drop=may_drop,
+                has_transform=transform.function is not None,
+            )
         missing = blame(own_origins, removals, allowed, may_drop=may_drop)
         yield PartitionProof(f, gaps, missing, unproven)
 
@@ -408,6 +418,7 @@ def _unproven(
     found: PartitionFindings,
     *,
     may_drop: bool,
+    has_transform: bool,
 ) -> UnprovenOffsets:
     acknowledgement = ledgers.ledger.acknowledged
     accepted = 0
@@ -429,6 +440,7 @@ def _unproven(
         is_physical=found.audited.partition.is_physical,
         transformed=transformed,
         may_drop=may_drop,
+        has_transform=has_transform,
     )
 
 

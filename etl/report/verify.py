@@ -6,18 +6,20 @@ Not here: comparing rows with plans (etl/audit/), running the command (etl/comma
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from etl.audit.causes_of_missing_rows import Gaps, PartitionProof, PlanProof
 from etl.audit.compare_rows import AuditedPartition
+from etl.decide.replay import replay_command
 from etl.decide.table_changes import error_of
 from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key
 from etl.model.snapshot import ForeignCommit
 
+NAMED_MAX = 3
+"""Names of partitions in a message."""
 _CHECK_HISTORY = (
     "Check with DESCRIBE HISTORY who changed rows of the table in addition to this pipeline"
 )
@@ -49,6 +51,8 @@ class Proof:
     """From the first duplicated offset to one after the last, if Kafka still has the partition's
     records.
     """
+    current: frozenset[AuditedPartition] = frozenset()
+    """Partitions whose records Kafka may still have: those of the current incarnation."""
     plans: tuple[PlanProof, ...] = ()
     """Plans of which only the sum of the rows is known."""
 
@@ -124,7 +128,7 @@ class Proof:
             sentence = f"{_place_of(wrong.findings.audited)}: {', '.join(self._findings_of(wrong))}"
             if self._may_be_transform(wrong):
                 sentence += self._transform_note
-            return sentence
+            return sentence + self._describe_other_wrong()
         if self.more_than_before:
             return self._written_since
         if self.without_partition:
@@ -132,6 +136,17 @@ class Proof:
         if self._first_wrong_plan:
             return self._first_wrong_plan.summary
         return self._refusal.message
+
+    def _describe_other_wrong(self) -> str:
+        """Name the other partitions that fail; empty without one."""
+        wrong = [partition for partition in self.partitions if not partition.is_right]
+        others = [str(one.findings.audited.partition) for one in wrong[1:]]
+        if not others:
+            return ""
+        named = ", ".join(others[:NAMED_MAX])
+        if len(others) > NAMED_MAX:
+            named += f" and {len(others) - NAMED_MAX:,} more"
+        return f"; also failed: {named}"
 
     def _findings_of(self, wrong: PartitionProof) -> list[str]:
         found = wrong.findings
@@ -201,28 +216,53 @@ class Proof:
         audited = wrong.findings.audited
         if audited not in self.double_spans:
             return ""
-        start, until = self.double_spans[audited]
-        topic = shlex.quote(audited.partition.topic)
-        replay = (
-            f"Run `etl replay CONF -p {topic}:{audited.partition.key} --from {start} --until "
-            f"{until} --reason ...`: it reads these offsets again and replaces their rows by one "
-            "per record"
-        )
+        replay = f"Run {_replay_of(audited, *self.double_spans[audited])}"
         if not self.by_others:
             return replay
         return f"{self._refusal.action}. When runs continue: {replay}"
+
+    def _replay_of_missing(self, wrong: PartitionProof) -> str:
+        """Return the command that loads the first interval without all of its rows again.
+
+        Empty if there is none, or the records are no longer in Kafka.
+        """
+        found = wrong.findings
+        intervals = found.short or found.unproven
+        if found.audited not in self.current or not intervals:
+            return ""
+        return _replay_of(found.audited, intervals[0].from_offset, intervals[0].until_offset)
 
     def _action_of(self, wrong: PartitionProof) -> str:
         if wrong.missing.not_permitted:
             return error_of(wrong.missing.not_permitted, self.delta_version).action
         if not wrong.doubt.allowed:
-            return (
+            return self._action_on_doubt(wrong)
+        replay_of_doubles = self._replay_of_doubles(wrong)
+        if replay_of_doubles:
+            return replay_of_doubles
+        action = _CHECK_HISTORY
+        if self.by_others:
+            action = self._refusal.action
+        replay = self._replay_of_missing(wrong)
+        if replay:
+            action += f". To load the missing rows again, run {replay}"
+        return action
+
+    def _action_on_doubt(self, wrong: PartitionProof) -> str:
+        action = "Check whether the topic has records at these offsets"
+        if self.transform:
+            action = (
                 "Check the transform: which records it leaves out (limit, where, dropDuplicates) "
                 "is not known. If it may leave out records, set transform.may_drop: true. Else "
-                "check whether the topic still has records at these offsets. If they are meant to "
-                f"be missing, run `etl table accept-changes CONF {self.delta_version} --reason ...`"
+                "check whether the topic still has records at these offsets"
             )
-        return self._replay_of_doubles(wrong) or _CHECK_HISTORY
+        replay = self._replay_of_missing(wrong)
+        if replay:
+            action += f". If it has, run {replay}"
+        return (
+            f"{action}. If they are meant to be missing, run `etl table accept-changes CONF "
+            f"{self.delta_version} --reason ...`"
+        )
 
     def _action_on_plan(self, wrong: PlanProof) -> str:
         if wrong.missing.not_permitted:
@@ -363,6 +403,12 @@ def _gaps_as_json(gaps: Gaps) -> dict[str, Any]:
 def foreign_commit_as_json(found: ForeignCommit) -> dict[str, Any]:
     """Return changes by another writer as a JSON object."""
     return {"table_version": found.delta_version, "operation": found.operation, "reason": found.why}
+
+
+def _replay_of(audited: AuditedPartition, start: int, until: int) -> str:
+    """Return the replay that leaves one row per record of these offsets."""
+    command = replay_command(audited.partition, start, until)
+    return f"{command}: it reads these offsets again and replaces their rows by one per record"
 
 
 def _place_of(audited: AuditedPartition) -> str:

@@ -161,6 +161,39 @@ def test_the_advice_takes_back_no_change_that_is_permitted() -> None:
     assert "RESTORE the table to version 4" in proof.action
 
 
+@pytest.mark.parametrize("transform", [None, "jobs.rows:without_bots"])
+def test_the_advice_on_rows_that_may_be_missing_is_a_replay_and_names_a_transform_if_there_is_one(
+    transform: str | None,
+) -> None:
+    other = AuditedPartition(TopicPartition("clicks", 1))
+    unproven = (IncompleteInterval(0, 10, 1),)
+    proofs = []
+    for audited in (AuditedPartition(LOG), other):
+        findings = PartitionFindings(audited, 9, 9, unproven=unproven)
+        doubt = doubt_of(unproven, {(0, 10): 1}, pruned=0, accepted=0)
+        proofs.append(PartitionProof(findings, doubt=doubt))
+    current = frozenset((AuditedPartition(LOG), other))
+    proof = Proof(tuple(proofs), (), 3, (), transform, current=current)
+    assert proof.first_finding.endswith(f"; also failed: {other.partition}")
+    assert f"`etl replay CONF -p {LOG.topic}:{LOG.key} --from 0 --until 10" in proof.action
+    assert ("Check the transform" in proof.action) is (transform is not None)
+    assert "etl table accept-changes CONF 3" in proof.action
+
+
+@pytest.mark.parametrize("is_current", [True, False], ids=["current", "earlier incarnation"])
+def test_the_advice_on_missing_rows_is_a_replay_if_kafka_may_have_their_records(
+    is_current: bool,
+) -> None:
+    audited = AuditedPartition(LOG)
+    short = PartitionFindings(audited, 10, 6, missing=4, short=(SHORT,))
+    missing = blame([origin(None)], (), frozenset())
+    current = frozenset((audited,)) if is_current else frozenset()
+    proof = Proof((PartitionProof(short, missing=missing),), (), 5, (), current=current)
+    command = f"--from {SHORT.from_offset} --until {SHORT.until_offset} --reason"
+    assert (command in proof.action) is is_current
+    assert "also failed" not in proof.first_finding
+
+
 @pytest.mark.parametrize(
     "findings",
     [
@@ -181,7 +214,9 @@ def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accep
     cannot = "7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): "
     assert doubt.summary.startswith(cannot)
     # both leave no range result
-    assert "a crash lost them, or the transform does not read all its rows" in doubt.summary
+    assert "(a crash lost them)" in doubt.summary
+    transformed = doubt_of(unproven, plans, pruned=3, accepted=8, has_transform=True)
+    assert "a crash lost them, or the transform does not read all its rows" in transformed.summary
     findings = PartitionFindings(AuditedPartition(LOG), 10, 10, unproven=unproven)
     accepted = doubt_of(unproven, plans, pruned=3, accepted=9)
     assert not PartitionProof(findings, doubt=doubt).is_right

@@ -6,7 +6,6 @@ They show the state of a pipeline, and store decisions of operators that a run c
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -372,7 +371,7 @@ def table_maintain(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Keep unused files this long, in days. Default: 7d, or the table's property.",
+            help="Keep unused files this long, at least 7d. Default: 7d, or the table's property.",
             show_default=False,
         ),
     ] = None,
@@ -386,7 +385,7 @@ def table_maintain(
     from etl.commands import maintain as maintaining
 
     settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
-    keep = None if retain is None else _retention(retain)
+    keep = None if retain is None else duration(retain, "--retain")
     if dry_run or not yes:
         foreseen = maintaining.preview_maintenance(settings, context, keep=keep)
         if dry_run:
@@ -395,15 +394,6 @@ def table_maintain(
         confirm(foreseen.summary, yes=yes, as_json=as_json)
     done = maintaining.maintain(settings, context, keep=keep)
     show(as_json, done.as_json(), lambda: show_sentences(done.summary), is_done=True)
-
-
-def _retention(text: str) -> timedelta:
-    keep = duration(text, "--retain")
-    if keep < timedelta(days=1):
-        raise SettingsError(
-            f"--retain {text} is less than a day", key="--retain", action="Pass 1d or more"
-        )
-    return keep
 
 
 @table.command("accept-changes")

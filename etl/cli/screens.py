@@ -15,6 +15,7 @@ from rich.text import Text
 from etl.cli.common_options import printable
 from etl.commands.doctor_machine import Verdict
 from etl.model.partitions import TopicPartition, render_partition
+from etl.model.plans import PlanKind
 from etl.report.describe import counted, describe_by_topic
 from etl.report.run_progress import Verb, size_in_words, time_in_words
 
@@ -484,7 +485,7 @@ def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
     for plan in documents:
         row = [
             str(plan["number"]),
-            plan["kind"],
+            _kind_of(plan),
             _minute(plan["created_at"]),
             plan["offsets"],
             plan["rows"],
@@ -503,7 +504,7 @@ def show_plan(document: Mapping[str, Any]) -> None:
     if version is None:
         state = "its result is not recorded"
     print_line(
-        f"Plan {document['number']}: {document['kind']}, stored {document['created_at']}, {state}"
+        f"Plan {document['number']}: {_kind_of(document)}, stored {document['created_at']}, {state}"
     )
     request = _request_of_plan(document)
     if request:
@@ -524,6 +525,14 @@ def show_plan(document: Mapping[str, Any]) -> None:
     for loss in document["losses"]:
         interval = f"{_partition_of(loss)}:{loss['from']}-{loss['until']}"
         print_line(f"Lost: {interval} ({loss['reason']})")
+
+
+def _kind_of(plan: Mapping[str, Any]) -> str:
+    """Return the kind of a plan; a plan of kind start that replaced another one gave it up."""
+    kind = str(plan["kind"])
+    if kind == PlanKind.START.value and plan["supersedes"]:
+        return "given up"
+    return kind
 
 
 def _request_of_plan(document: Mapping[str, Any]) -> str:

@@ -62,6 +62,7 @@ def _describe_in_list(plan: Plan, applied: CommitResult | None) -> dict[str, Any
         "id": plan.id,
         "kind": plan.kind.value,
         "reason": plan.origin.reason,
+        "supersedes": plan.origin.supersedes,
         "created_at": format_time(plan.origin.created_at_ms),
         "run_key": plan.request.run_key,
         "bounds": plan.request.bounds.said or None,

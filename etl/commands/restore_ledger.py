@@ -82,7 +82,7 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.report.lag import PAUSES_LOST
+from etl.report.lag import PAUSES_AND_BACKFILLS_LOST
 from etl.report.plan_json import describe_plan
 from etl.run.live_services import LiveServices
 from etl.run.observe import Observer
@@ -199,7 +199,7 @@ def _find_restorable(
             f"{in_zookeeper}: the ledger is restored from the table's commits up to plan "
             f"{plan.number}"
         )
-        sentences += _describe_lost_pauses(snapshot)
+        sentences += _describe_lost_requests(snapshot)
     sentences += describe_each_move(moves)
     sentences += describe_rewound(moves, snapshot, services.settings)
     return Restorable(lost, tuple(sentences), frozenset(moves), dict(plan.loaded_until))
@@ -212,11 +212,13 @@ def _number_in_table(snapshot: Snapshot) -> int:
     return snapshot.table.transaction_version or 0
 
 
-def _describe_lost_pauses(snapshot: Snapshot) -> list[str]:
-    """Return the warning that pauses may be lost, if ZooKeeper has neither plans nor pauses."""
+def _describe_lost_requests(snapshot: Snapshot) -> list[str]:
+    """Return the warning that pauses and backfills may be lost, if ZooKeeper has neither plans nor
+    pauses.
+    """
     if snapshot.ledger.newest or snapshot.ledger.pauses:
         return []
-    return [PAUSES_LOST]
+    return [PAUSES_AND_BACKFILLS_LOST]
 
 
 def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restorable:
@@ -260,7 +262,7 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
     sentences = [
         *describe_restored_rows(until, snapshot, others),
         *describe_ends_without_rows(without_rows),
-        *_describe_lost_pauses(snapshot),
+        *_describe_lost_requests(snapshot),
     ]
     return _restorable_until({**until, **without_rows}, sentences)
 

@@ -203,6 +203,8 @@ def describe_purpose(plan: Plan) -> str:
     if plan.losses.lost:
         lost = sum(loss.until_offset - loss.from_offset for loss in plan.losses.lost)
         return f"reads nothing and gives up {counted(lost, plan.losses.lost[0].partition.unit)}"
+    if plan.origin.supersedes and not plan.pending:
+        return "reads nothing: it takes the number of a plan that was given up"
     count = len(plan.partitions.keys() | plan.pending.keys())
     if not count:
         return "reads nothing and has no partition with a known start"

@@ -36,8 +36,9 @@ from etl.report.describe import (
 from etl.report.run_progress import time_in_words
 from etl.settings.sections import Settings
 
-PAUSES_LOST = (
-    "ZooKeeper may have lost pauses of partitions. Pause them again with `etl topics pause`"
+PAUSES_AND_BACKFILLS_LOST = (
+    "ZooKeeper may have lost pauses of partitions and requests of backfills. Pause partitions again "
+    "with `etl topics pause`, and begin backfills again with `etl backfills run ... --only-unloaded`"
 )
 _NO_TIMESTAMPS = OldestRecord(why="messages of these brokers have no timestamps")
 _NOT_LOOKED_UP = OldestRecord(why="it was not looked up")

@@ -44,7 +44,7 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.report.describe import counted, describe_uncounted
-from etl.report.lag import PAUSES_LOST, describe_paused_but_executed
+from etl.report.lag import PAUSES_AND_BACKFILLS_LOST, describe_paused_but_executed
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
 from etl.run.group_member import Joining, commit, joined
@@ -266,7 +266,7 @@ def _restore_ledger(services: Services, repair: Repair, restored: Plan, report: 
         if known:
             lost = f"plan {known.number} as the newest"
         elif not report.paused:
-            pauses = f". {PAUSES_LOST}"
+            pauses = f". {PAUSES_AND_BACKFILLS_LOST}"
         report.add(
             Outcome.LEDGER_RESTORED,
             f"ZooKeeper had {lost}: the ledger was restored from the table's commits up to plan "

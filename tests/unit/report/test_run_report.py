@@ -301,6 +301,15 @@ def test_a_plan_without_ranges_is_described_as_keeping_the_start() -> None:
     assert document_of(report)["records_read"] == 0
 
 
+def test_a_plan_in_place_of_one_that_was_given_up_is_described_as_that() -> None:
+    report = new_report()
+    given_up = plan_of(1, {A: 10, B: 6}, kind=PlanKind.START)
+    report.planned(changed(given_up, supersedes="plan-0"))
+    report.applied(CommitResult(1, "plan-1", 0, "t", ()))
+    [(_, sentence)] = report.outcomes
+    assert sentence == "Plan 1 reads nothing: it takes the number of a plan that was given up"
+
+
 def test_only_offsets_that_moved_are_counted_as_committed() -> None:
     report = new_report()
     report.committed(changed(FIRST, expected_commits={A: Committed(10, 3), B: Committed(1, 0)}))

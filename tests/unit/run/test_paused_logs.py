@@ -214,8 +214,9 @@ def test_pauses_lost_with_the_ledger_are_reported_by_the_run_that_restores_it() 
         value for outcome, value in run(outside).outcomes if outcome is Outcome.LEDGER_RESTORED
     ]
     assert reported.endswith(
-        "commits up to plan 1. ZooKeeper may have lost pauses of partitions. Pause them "
-        "again with `etl topics pause`"
+        "commits up to plan 1. ZooKeeper may have lost pauses of partitions and requests of "
+        "backfills. Pause partitions again with `etl topics pause`, and begin backfills again with "
+        "`etl backfills run ... --only-unloaded`"
     )
 
 

@@ -18,6 +18,7 @@ output. Not here: the rules (etl/decide), inheritance (inherit_pipeline.py), off
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -60,7 +61,7 @@ from etl.decide.table_changes import (
     unacknowledged,
 )
 from etl.decide.table_rules import KEY, describe_accepted, topics_accepted
-from etl.errors import NeedsDecision, SettingsError
+from etl.errors import NeedsDecision, SettingsError, Unreachable
 from etl.io.delta.log import hash_of_commit, open_log
 from etl.io.delta.table_shape import open_table, rust_path
 from etl.io.zookeeper.ledger_side_documents import read_named_table, write_mark, write_named_table
@@ -420,18 +421,18 @@ def supersede(
             Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms()
         )
         lost = replacement.losses.lost
+        outcome = _IS_EXECUTED_NEXT
         if not dry_run:
             _log_losses(_new_losses(replacement, newest))
             services.supersede(replacement, snapshot.ledger)
+            with contextlib.suppress(Unreachable):  # the replacement is stored
+                outcome = outcome_of_replacement(replacement, services.ledger.read_plan(number))
 
     # Without a change, the id is of no use: it depends on the time of the replacement.
     replaced_by = "another plan of the same number"
     if not dry_run:
         replaced_by += f" ({replacement.id})"
-    sentence = (
-        f"Plan {number} ({newest.id}) was replaced by {replaced_by}, which the next run executes: "
-        f"{reason}"
-    )
+    sentence = f"Plan {number} ({newest.id}) was replaced by {replaced_by}, {outcome}: {reason}"
     not_read = describe_left(newest, replacement)
     document = {
         "message": sentence,
@@ -449,6 +450,21 @@ def supersede(
             f"--to {kept[0].from_offset} --reason ..."
         )
     return DecisionResult("\n".join(sentences), document)
+
+
+_IS_EXECUTED_NEXT = "which the next run executes"
+
+
+def outcome_of_replacement(replacement: Plan, current: Plan | None) -> str:
+    """Describe what becomes of a replacement that was stored. `current`: the plan that the ledger
+    has under its number now; a suspended driver may have loaded the replaced one first.
+    """
+    if current is not None and current.id == replacement.id:
+        return _IS_EXECUTED_NEXT
+    return (
+        "but another driver loaded or replaced the plan of this number meanwhile: check with "
+        f"`etl plans show CONF {replacement.number}`"
+    )
 
 
 def _settle_commit(

@@ -18,13 +18,14 @@ from etl.commands.operator_decisions import (
     DecisionResult,
     _reject_another_version,
     describe_location,
+    outcome_of_replacement,
 )
 from etl.commands.pipelines import State, _state_of
 from etl.errors import SettingsError
 from etl.ledger.registrations import DriverNode
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Ledger, NamedTable, OtherPipeline, Retirement
-from tests.builders import plain_plan, plain_settings
+from tests.builders import changed, plain_plan, plain_settings
 from tests.command_result import refused, run_etl
 
 REASON = ("--reason", "T-17")
@@ -129,6 +130,13 @@ NEED_A_REASON = (
     "pipelines retire CONF",
     "pipelines resume CONF",
 )
+
+
+def test_a_replacement_is_executed_next_unless_the_ledger_has_another_plan_by_now() -> None:
+    stored = changed(plain_plan(3), id="new")
+    assert outcome_of_replacement(stored, stored) == "which the next run executes"
+    for current in (None, changed(stored, id="old")):
+        assert "`etl plans show CONF 3`" in outcome_of_replacement(stored, current)
 
 
 @pytest.mark.parametrize("words", NEED_A_REASON)

@@ -115,7 +115,7 @@ def replay(
 
 def _is_executed(services: Services, step: NextStep, replay: Plan) -> bool:
     """See `is_executed`. Raises the error of a step without a state, too."""
-    settled_state(step)
+    repaired_state(step)
     return is_executed(replay, [plan for plan, _ in services.loaded.stored_plans()])
 
 

@@ -305,9 +305,13 @@ class PeekedPartition:
         )
         listed = answers[self.partition]
         if listed.refusal:
-            raise listed.refusal.error(
+            error = listed.refusal.error(
                 "report the start and end of the partition", **self.partition.place
             )
+            if listed.refusal.is_retriable:
+                # A broker that lost the replica reports that the topic is missing.
+                raise BrokerError(error.message, **self.partition.place, action=error.action)
+            raise error
         if listed.offset is None:
             raise BrokerError(
                 "The broker reports no start or end of the partition",

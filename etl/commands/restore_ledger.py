@@ -27,7 +27,12 @@ from etl.commands.operator_session import (
     store_decided,
 )
 from etl.commands.run import new_run_id
-from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of, state_of_itself
+from etl.decide.inherit_pipeline import (
+    PredecessorState,
+    plan_inheritance,
+    predecessor_of,
+    state_of_itself,
+)
 from etl.decide.member_offsets import as_left_to_others
 from etl.decide.next_step import Action, Repair
 from etl.decide.partition_owners import (
@@ -51,12 +56,12 @@ from etl.decide.restore_ledger import (
     PartitionSources,
     as_members_see,
     describe_each_move,
-    describe_ends_without_rows,
+    describe_ends_beyond_rows,
     describe_restored_rows,
     differences,
     differing_offsets,
     expect_run,
-    find_ends_without_rows,
+    find_ends_beyond_rows,
     find_lost_part,
     is_forgotten,
     plan_in_table,
@@ -70,7 +75,7 @@ from etl.decide.table_rules import rows_not_begun
 from etl.errors import EtlError, NeedsDecision, OffsetMoved, Owned, Unreachable
 from etl.io.delta.loaded_plans import other_pipelines
 from etl.io.zookeeper.ledger_side_documents import take_in
-from etl.model.partitions import TopicPartition
+from etl.model.partitions import TopicPartition, drop_keys
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
     OtherPipeline,
@@ -251,20 +256,21 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
         # rows of a topic that does not exist: a later topic of that name starts at its beginning
         if partition in known or partition.topic in topics:
             until[partition] = end
-    without_rows = find_ends_without_rows(ledger, until)
-    if not until and not without_rows:
+    if not until and ledger.newest is None:
         raise NeedsDecision(
             "The table holds no row of the conf's topics, and its log no longer has the plans",
             path=settings.table.path,
             action="Check table.path and source.topics, or restore a newer copy of ZooKeeper",
         )
     others = len(other_pipelines(settings.table.path, services.app_id))
+    by_ledger = find_ends_beyond_rows(ledger, until)
+    by_rows = drop_keys(until, by_ledger)
     sentences = [
-        *describe_restored_rows(until, snapshot, others),
-        *describe_ends_without_rows(without_rows),
+        *describe_restored_rows(by_rows, snapshot, others),
+        *describe_ends_beyond_rows(by_ledger),
         *_describe_lost_requests(snapshot),
     ]
-    return _restorable_until({**until, **without_rows}, sentences)
+    return _restorable_until({**by_rows, **by_ledger}, sentences)
 
 
 def _restorable_until(
@@ -333,7 +339,11 @@ def _from_rows(
     for partition, offset in foreseen.loaded_until.items():
         until[partition] = (foreseen.incarnations.get(partition, 0), offset)
     itself = OtherPipeline(services.app_id, _number_in_table(snapshot))
-    predecessor = predecessor_of(itself, until, snapshot, settings)
+    admits = settings.source.topic_filter.admits
+    if any(admits(partition.topic) for partition in until):
+        predecessor = predecessor_of(itself, until, snapshot, settings)
+    else:
+        predecessor = PredecessorState(itself, {}, {})
     state = state_of_itself(snapshot, settings)
     has_all_plans = not is_forgotten(ledger, snapshot.table)
     stored = None

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from etl.decide.loaded_intervals import first_gap
 from etl.decide.member_offsets import reject_replacing
-from etl.decide.offsets import pending_partitions, starts_of
+from etl.decide.offsets import pending_partitions, starts_before_losses, starts_of
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import compare, is_of_another_era, is_unidentified
 from etl.decide.recreated_or_truncated import (
@@ -352,6 +352,8 @@ def plan_inheritance(
         seen |= last.expected_commits
     elif last:
         previous = last.id
+        if state is None and snapshot.ledger.applied is None:
+            losses = _passed_over(last, positions)
 
     topics = _topics_of_other(inherited, predecessor, last, own_app_id)
     id_source = other.plan or snapshot
@@ -441,7 +443,7 @@ def _own_progress(
         if snapshot.ledger.applied is not None:
             return _OwnProgress(newest, newest.loaded_until, number)
         # Another plan may have been executed in its place.
-        return _OwnProgress(newest, starts_of(newest), number)
+        return _OwnProgress(newest, starts_before_losses(newest), number)
     if isinstance(state, FirstRun):
         return _OwnProgress(None, {}, 1)
     if isinstance(state, (Resume, Supersede, StoredBackfill)):
@@ -453,6 +455,15 @@ def _own_progress(
         in_table = snapshot.table.transaction_version or 0
     number = max(state.last.number, in_table) + 1
     return _OwnProgress(state.last, state.last.loaded_until, number)
+
+
+def _passed_over(last: Plan, positions: Mapping[TopicPartition, int]) -> tuple[Loss, ...]:
+    """Return the losses of a plan without a result below these positions: no later plan has them."""
+    losses = []
+    for loss in last.losses.lost:
+        if loss.until_offset <= positions.get(loss.partition, 0):
+            losses.append(loss)
+    return tuple(losses)
 
 
 def _ledger_behind_table() -> SettingsError:

@@ -110,6 +110,19 @@ def starts_of(plan: Plan) -> dict[TopicPartition, int]:
     return starts
 
 
+def starts_before_losses(plan: Plan) -> dict[TopicPartition, int]:
+    """Return the loaded-until offset of each partition before this plan's ranges and losses.
+
+    Without a result it is unknown whether the plan's losses are recorded.
+    """
+    starts = starts_of(plan)
+    for loss in sorted(plan.losses.lost, reverse=True):
+        is_before_start = loss.until_offset == starts.get(loss.partition)
+        if is_before_start and loss.incarnation == plan.incarnations.get(loss.partition, 0):
+            starts[loss.partition] = loss.from_offset
+    return starts
+
+
 def timestamps_to_look_up(
     partitions: Iterable[TopicPartition],
     last: Plan | None,

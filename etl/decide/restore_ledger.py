@@ -19,10 +19,10 @@ Restoring from rows has these limits:
 
     Jafka pipelines   rejected: a row has the offset of its message, and not the end of its log
                       entry, where the next read begins
-    no row            a partition without rows continues where the ledger's newest plan begins, or
-                      ends if its result is recorded; as a new one if the ledger lacks it, too
     end of the rows   offsets there without rows are read again, which does no harm; rows that were
-                      deleted there return; offsets that were skipped there are loaded if retained
+                      deleted there return; offsets that were skipped there are loaded if retained.
+                      Below the start of the ledger's newest plan, or its end if the result is
+                      recorded, nothing is read again
     lower offsets     gaps remain unknown
 
 `compare` (etl/decide/reconcile.py) decides by ledger and table only, and etl/decide/next_step.py
@@ -61,7 +61,7 @@ from etl.decide.offsets import (
     expected_after_restore,
     off_position,
     place_moved,
-    starts_of,
+    starts_before_losses,
     up_to_date,
 )
 from etl.decide.partition_owners import leave_to_owners
@@ -255,35 +255,36 @@ def describe_each_move(offsets: Mapping[TopicPartition, tuple[int | None, int]])
     return sentences
 
 
-def find_ends_without_rows(
-    ledger: Ledger, until: Collection[TopicPartition]
+def find_ends_beyond_rows(
+    ledger: Ledger, until: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return where partitions of the ledger continue of which the table has no row.
+    """Return where partitions continue by the ledger, since the table has no row up to there.
 
-    The values are incarnation and offset, `until` the partitions with rows. As a new partition such
-    a one would begin at `source.starting_offsets`, which may skip records. A plan without a result
-    may not be in the table: its ranges are read again, and no row of them can be there twice.
+    The values are incarnation and offset, as those of `until`, the ends of the rows. A plan without
+    a result may not be in the table: its ranges are read again, and no row of them can be there
+    twice. A partition without rows would otherwise begin as a new one, which may skip records.
     """
     newest = ledger.newest
     if newest is None:
         return {}
-    ends = starts_of(newest)
+    ends = starts_before_losses(newest)
     if is_recorded(ledger, newest):
         ends = dict(newest.loaded_until)
     found = {}
     for partition, offset in ends.items():
-        if partition not in until:
-            found[partition] = (newest.incarnations.get(partition, 0), offset)
+        end = (newest.incarnations.get(partition, 0), offset)
+        if partition not in until or until[partition] < end:
+            found[partition] = end
     return found
 
 
-def describe_ends_without_rows(ends: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
-    """Describe the partitions of `find_ends_without_rows`, a sentence per partition."""
+def describe_ends_beyond_rows(ends: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
+    """Describe the partitions of `find_ends_beyond_rows`, a sentence per partition."""
     sentences = []
     for partition, (_, offset) in sorted(ends.items()):
         sentences.append(
             f"{render_partition(partition)} continues at {offset}, up to which ZooKeeper's plans "
-            "loaded it for certain: the table has no row of it"
+            "loaded it; the table lacks its last rows before, and `etl verify` counts them"
         )
     return sentences
 
@@ -617,7 +618,7 @@ def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
     Raises the errors of `next_step`, and those that `next_step` returns as a refusal.
     """
     reject_retired_or_shared(snapshot)
-    available = leave_to_owners(snapshot, settings)
+    available = leave_to_owners(with_commit_resolved(snapshot), settings)
     state = where_we_stand(available, settings)
     return NextStep(available, state, repair_of(state, available))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -55,18 +56,16 @@ def shaped(rows):
 
 
 @pytest.mark.parametrize(
-    ("takes", "limits", "module"),
+    ("takes", "writer", "module"),
     [
-        pytest.param("record_batch", WITHOUT_SPARK["limits"], _OF_BATCHES, id="batches"),
+        pytest.param("record_batch", WITHOUT_SPARK, _OF_BATCHES, id="batches"),
         pytest.param("dataframe", {}, _OF_DATA_FRAMES, id="DataFrames", marks=pytest.mark.long),
     ],
 )
 def test_a_transform_is_found_beside_the_conf_and_a_missing_one_ends_the_run_before_spark(
-    make_pipeline: Callable[..., Pipeline], takes: str, limits: dict[str, int], module: str
+    make_pipeline: Callable[..., Pipeline], takes: str, writer: dict[str, Any], module: str
 ) -> None:
-    pipeline = make_pipeline(
-        partitions=1, transform={takes: "beside_of_tests:shaped"}, limits=limits
-    )
+    pipeline = make_pipeline(partitions=1, transform={takes: "beside_of_tests:shaped"}, **writer)
     conf = pipeline.folder / "confs" / "clicks.yaml"
     conf.parent.mkdir()
     conf.write_text(pipeline.conf.read_text())

@@ -7,12 +7,13 @@ import contextlib
 import pytest
 
 from etl.commands.restore_ledger import restore_from_commits
+from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of, state_of_itself
 from etl.decide.next_step import repaired
 from etl.decide.restore_ledger import (
     Lost,
-    describe_ends_without_rows,
+    describe_ends_beyond_rows,
     describe_restored_rows,
-    find_ends_without_rows,
+    find_ends_beyond_rows,
     find_lost_part,
     is_forgotten,
     repair_from,
@@ -22,7 +23,7 @@ from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsErro
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed
 from etl.model.plans import Loss, LossReason, PlanKind
-from etl.model.snapshot import Ledger, Table, UpToDate
+from etl.model.snapshot import Ledger, OtherPipeline, Table, UpToDate
 from etl.run.ingest import finish_repair
 from tests.builders import plain_snapshot
 from tests.fakes.outside import Outside
@@ -161,11 +162,40 @@ def test_a_partition_without_rows_continues_where_the_ledger_has_loaded_it_for_c
         outside.applied.clear()
     ledger = FakeWorld(outside, SETTINGS).observe().ledger
     assert ledger.newest is not None and ledger.newest.loaded_until[A] == 15
-    assert find_ends_without_rows(ledger, {B})[A] == (0, offset)
-    assert A not in find_ends_without_rows(ledger, {A})
-    assert find_ends_without_rows(Ledger(), ()) == {}
-    [sentence] = describe_ends_without_rows({A: (0, offset)})
+    assert find_ends_beyond_rows(ledger, {B: (0, 1)})[A] == (0, offset)
+    assert A not in find_ends_beyond_rows(ledger, {A: (0, offset)})
+    assert find_ends_beyond_rows(Ledger(), {}) == {}
+    [sentence] = describe_ends_beyond_rows({A: (0, offset)})
     assert sentence.startswith(f"clicks:0 continues at {offset}, ")
+
+
+@pytest.mark.parametrize(("rows_end", "lost_until"), [(25, 20), (15, None)])
+def test_losses_of_a_plan_of_unknown_outcome_are_recorded_if_rows_lie_behind_them(
+    rows_end: int, lost_until: int | None
+) -> None:
+    """Else the partition continues before them, and the next run decides on them again."""
+    outside = loaded()
+    outside.logs[A].end = 25
+    outside.logs[A].log_start = 20
+    skips = settings_of(on_data_loss="skip")
+    with pytest.raises(Crash):
+        run(outside, skips, at=crash_at("append", When.AFTER))
+    outside.forgotten_commits = True
+    snapshot = FakeWorld(outside, skips).observe()
+    itself = OtherPipeline("offset-range-etl/c/g/p", 2)
+    predecessor = predecessor_of(itself, {A: (0, rows_end)}, snapshot, skips)
+    plan = plan_inheritance(
+        predecessor,
+        state_of_itself(snapshot, skips),
+        snapshot,
+        skips,
+        uid="uid1",
+        now_ms=1,
+        reason="r",
+        sets_back=True,
+    )
+    assert [loss.until_offset for loss in plan.losses.lost] == [lost_until] * bool(lost_until)
+    assert plan.loaded_until[A] == rows_end
 
 
 def test_a_table_without_a_plan_of_ours_restores_nothing() -> None:

@@ -17,7 +17,7 @@ import pytest
 from etl.testkit.server_process import wait_until
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.groups.flow import Flow
-from tests.groups.kinds import BY_JAVA, CONSUMER_PROTOCOL, OLD, Kind
+from tests.groups.kinds import BY_JAVA, BY_LIBRDKAFKA, CONSUMER_PROTOCOL, OLD, Kind
 from tests.groups.run_at_points import BEHIND_APPEND
 from tests.groups.shared import WITHIN_S, Shared
 
@@ -31,7 +31,10 @@ Make = Callable[..., Shared]
 LETTING_GO = [*OLD, *(kind for kind in BY_JAVA if kind.name in ("3.9.1 range", "4.1.0 range"))]
 """Kinds of groups in which a member lets go at once."""
 KINDS = [*LETTING_GO, CONSUMER_PROTOCOL]
-in_each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name, indirect=True)
+COOPERATIVE = [kind for kind in BY_JAVA if kind.name.endswith("cooperative-sticky")]
+in_any_of_all = pytest.mark.parametrize(
+    "kind", [*KINDS, *COOPERATIVE, *BY_LIBRDKAFKA], ids=lambda kind: kind.name, indirect=True
+)
 in_those_that_let_go = pytest.mark.parametrize(
     "kind", LETTING_GO, ids=lambda kind: kind.name, indirect=True
 )
@@ -50,7 +53,7 @@ def after_append(make: Make) -> Make:
     return lambda **given: make(commit_when="after_append", **given)
 
 
-@in_each
+@in_any_of_all
 def test_with_members_that_join_and_leave_nothing_is_lost_and_the_table_has_each_record_once(
     kind: Kind,
     stage: JafkaStage | KafkaStage,

@@ -1,5 +1,5 @@
-"""Which tests stay on one worker of CI (a file, or a release of the brokers), and which come first on
-which worker.
+"""Which tests stay on one worker of CI (a file, or a release of the brokers), and which come first
+on which worker.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from etl.decide.loaded_intervals import first_gap
 from etl.decide.member_offsets import reject_replacing
-from etl.decide.offsets import pending_partitions, starts_before_losses, starts_of
+from etl.decide.offsets import ends_by_ledger, pending_partitions, starts_of
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import compare, is_of_another_era, is_unidentified
 from etl.decide.recreated_or_truncated import (
@@ -440,10 +440,8 @@ def _own_progress(
         number = other.number + 1
         if newest is None:
             return _OwnProgress(None, {}, number)
-        if snapshot.ledger.applied is not None:
-            return _OwnProgress(newest, newest.loaded_until, number)
-        # Another plan may have been executed in its place.
-        return _OwnProgress(newest, starts_before_losses(newest), number)
+        # Without a result, another plan may have been executed in its place.
+        return _OwnProgress(newest, ends_by_ledger(snapshot.ledger), number)
     if isinstance(state, FirstRun):
         return _OwnProgress(None, {}, 1)
     if isinstance(state, (Resume, Supersede, StoredBackfill)):

@@ -56,7 +56,7 @@ from etl.model.partitions import (
     TopicPartition,
 )
 from etl.model.plans import CommitState, PendingPartition, Plan, PlanKind
-from etl.model.snapshot import Snapshot, UpToDate
+from etl.model.snapshot import Ledger, Snapshot, UpToDate
 from etl.settings.choices import OnOffsetChanged, StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -110,11 +110,20 @@ def starts_of(plan: Plan) -> dict[TopicPartition, int]:
     return starts
 
 
-def starts_before_losses(plan: Plan) -> dict[TopicPartition, int]:
-    """Return the loaded-until offset of each partition before this plan's ranges and losses.
+def ends_by_ledger(ledger: Ledger) -> Mapping[TopicPartition, int]:
+    """Return the offsets up to which the ledger's plans loaded each partition for certain.
 
-    Without a result it is unknown whether the plan's losses are recorded.
+    Without a result the newest plan may not be in the table, and its losses not be recorded.
     """
+    if ledger.newest is None:
+        return {}
+    if ledger.applied is not None:
+        return ledger.newest.loaded_until
+    return _starts_before_losses(ledger.newest)
+
+
+def _starts_before_losses(plan: Plan) -> dict[TopicPartition, int]:
+    """Return the loaded-until offset of each partition before this plan's ranges and losses."""
     starts = starts_of(plan)
     for loss in sorted(plan.losses.lost, reverse=True):
         is_before_start = loss.until_offset == starts.get(loss.partition)

@@ -57,11 +57,11 @@ from etl.decide.next_step import NextStep, Repair, next_step, repair_of, steps_a
 from etl.decide.offsets import (
     apart_from,
     as_if_stored_in,
+    ends_by_ledger,
     ends_of,
     expected_after_restore,
     off_position,
     place_moved,
-    starts_before_losses,
     up_to_date,
 )
 from etl.decide.partition_owners import leave_to_owners
@@ -260,18 +260,15 @@ def find_ends_beyond_rows(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return where partitions continue by the ledger, since the table has no row up to there.
 
-    The values are incarnation and offset, as those of `until`, the ends of the rows. A plan without
-    a result may not be in the table: its ranges are read again, and no row of them can be there
-    twice. A partition without rows would otherwise begin as a new one, which may skip records.
+    The values are incarnation and offset, as those of `until`, the ends of the rows. The plan that
+    restores the ledger continues there, too (`inherit_pipeline`). The ranges of a plan without a
+    result are read again: no row of them can be there twice.
     """
     newest = ledger.newest
     if newest is None:
         return {}
-    ends = starts_before_losses(newest)
-    if is_recorded(ledger, newest):
-        ends = dict(newest.loaded_until)
     found = {}
-    for partition, offset in ends.items():
+    for partition, offset in ends_by_ledger(ledger).items():
         end = (newest.incarnations.get(partition, 0), offset)
         if partition not in until or until[partition] < end:
             found[partition] = end

@@ -265,8 +265,8 @@ def _identity(identity: MemberIdentity) -> dict[str, Any]:
 
 
 _ASSIGNED_STATES = frozenset({"Stable", "Reconciling"})
-"""Group states in which the next partitions of each member are known, even if it does not own all of
-them yet.
+"""Group states in which the next partitions of each member are known, even if it does not own all
+of them yet.
 """
 _FULL = 0
 """Epoch of a heartbeat with all fields; other heartbeats only have changes."""

@@ -261,8 +261,8 @@ def _put_back(pipeline: Pipeline, result: CommandResult) -> None:
 
 
 def history_cleaned(stage: Stage) -> CaseResult:
-    """Only checkpoints cover the commit: which plan it was is unknown, also in an accepted table, and
-    the rows decide.
+    """Only checkpoints cover the commit: which plan it was is unknown, also in an accepted table,
+    and the rows decide.
     """
     pipeline = loaded(stage)
     pipeline.produce(80)

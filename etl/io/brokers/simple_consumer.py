@@ -517,9 +517,10 @@ class GroupOffsets(BrokerRequests):
     ) -> ByPartition[CommittedOffset]:
         """Return next offsets and metadata as `fetch_offsets`, and each partition's error with it.
 
-        They come from the group coordinator. `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
-        transaction (from 2.5 on). A coordinator that moved or is loading is requested again; both
-        until `request_timeout_s`. Raises MembershipLost, and ValueError for a negative generation.
+        They come from the group coordinator. `in_zookeeper`: by this broker from ZooKeeper.
+        `require_stable`: wait for offsets of an open transaction (from 2.5 on). A coordinator that
+        moved or is loading is requested again; both until `request_timeout_s`. Raises
+        MembershipLost, and ValueError for a negative generation.
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)

@@ -38,6 +38,7 @@ from etl.io.process import collect_garbage_rarely
 from etl.ledger.plan_document import render_plan
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Table
+from etl.report.report_json import report_as_json
 from etl.run.service_interfaces import Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import ZooKeeper
@@ -155,7 +156,7 @@ def one_run(conf: Path, profile: str | None) -> dict[str, Any]:
     if profiler and profile:
         profiler.disable()
         profiler.dump_stats(profile)
-    world, verbs = worlds[-1], report.as_json()["seconds"]
+    world, verbs = worlds[-1], report_as_json(report)["seconds"]
     assert world.plan is not None
     return {
         "observe_s": verbs["observe"],

@@ -14,6 +14,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import FirstRun, Ledger
+from etl.report.report_json import report_as_json
 from etl.report.run_history import PastRun
 from etl.report.run_progress import Process, Verb
 from etl.report.run_report import Report
@@ -96,7 +97,7 @@ def failed(error: EtlError, report: Report | None = None) -> Report:
 
 def document_of(report: Report) -> dict[str, Any]:
     """The report as its file has it."""
-    return json.loads(json.dumps(report.as_json(), allow_nan=False))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(report_as_json(report), allow_nan=False))  # type: ignore[no-any-return]
 
 
 def past(number: int, **changes: Any) -> PastRun:

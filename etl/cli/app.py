@@ -173,6 +173,7 @@ def run(
     from etl.cli.screens import show_report
     from etl.commands.run import run
     from etl.report.describe import describe_who_skipped
+    from etl.report.report_json import report_as_json
 
     settings = settings_of(conf)
     report = run(
@@ -182,7 +183,7 @@ def run(
         strict=fail_on_loss,
         request=request_of(settings, until, run_key),
     )
-    show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
+    show(as_json, report_as_json(report), lambda: show_report(report), is_done=True)
     if fail_on_loss and report.lost_records:
         policy, check = describe_who_skipped(report.why_lost)
         raise DataLost(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from etl.cli.progress import JsonLines
     from etl.model.plans import Request
     from etl.report.run_report import Report
-    from etl.run.service_interfaces import RunContext
+    from etl.run.run_context import RunContext
     from etl.settings.load import Change
     from etl.settings.sections import Settings
 
@@ -518,7 +518,7 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     from etl.cli.progress import showing
     from etl.decide.table_storage import is_ours, packages
     from etl.io.spark.session import is_submitted
-    from etl.run.service_interfaces import RunContext
+    from etl.run.run_context import RunContext
 
     def spark_defaults(properties: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():

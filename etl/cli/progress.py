@@ -29,6 +29,7 @@ from rich.text import Text
 
 from etl.errors import EtlError
 from etl.report.describe import format_time
+from etl.report.report_json import report_as_json
 from etl.report.run_progress import Doing, Pace, Verb, format_progress, time_in_words
 from etl.report.run_report import Report
 
@@ -287,7 +288,7 @@ def _run_fields(report: Report | None) -> dict[str, Any]:
 
 def _result_fields(report: Report) -> dict[str, Any]:
     """Return the figures of a run's report; its error is written separately."""
-    document = report.as_json()
+    document = report_as_json(report)
     return {name: document[name] for name in _RESULT_FIELDS}
 
 

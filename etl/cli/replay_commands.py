@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from etl.decide.replay import ReplayRequest
     from etl.model.plans import Plan
     from etl.report.run_report import Report
-    from etl.run.service_interfaces import RunContext
+    from etl.run.run_context import RunContext
     from etl.settings.sections import Settings
 
 
@@ -212,8 +212,9 @@ def _confirm_backfill(
 
 def _show_run(report: Report, *, as_json: bool) -> None:
     from etl.cli.screens import show_report
+    from etl.report.report_json import report_as_json
 
-    show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
+    show(as_json, report_as_json(report), lambda: show_report(report), is_done=True)
 
 
 def replay(

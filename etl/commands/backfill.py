@@ -55,7 +55,8 @@ from etl.run.backfill import (
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
 from etl.run.replay import repaired_state
-from etl.run.service_interfaces import ALONE, RunContext, Services
+from etl.run.run_context import ALONE, RunContext
+from etl.run.service_interfaces import Services
 from etl.settings.load import reject_name_of_backfill, settings_of_backfill
 from etl.settings.sections import Settings
 

@@ -88,7 +88,8 @@ from etl.report.run_progress import Stopwatch
 from etl.run.live_services import LiveServices
 from etl.run.observe import reject_unaccounted_rows
 from etl.run.read_rows import columns_of_tasks, fitting_arrow_transform, try_on_no_rows, unprovable
-from etl.run.service_interfaces import RunContext, SparkDefaults, now_ms
+from etl.run.run_context import RunContext, SparkDefaults
+from etl.run.service_interfaces import now_ms
 from etl.run.spark_on_demand import RunSpark, entry_of, of_entry, reject_moved_table
 from etl.settings.choices import OnDataLoss, OnOffsetChanged, WriterName
 from etl.settings.load import placed_by_name

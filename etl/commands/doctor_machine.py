@@ -131,7 +131,7 @@ class Findings:
     table: DeltaTable | None = None
     """None if the table does not exist yet. Valid once TABLE is established."""
     spark_defaults: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda given: {}
-    """See `services.SparkDefaults`."""
+    """See `run_context.SparkDefaults`."""
 
     @property
     def zookeeper(self) -> ZooKeeper:

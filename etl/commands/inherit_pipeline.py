@@ -71,9 +71,10 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.report.plan_json import describe_plan
+from etl.report.report_json import describe_plan
 from etl.run.live_services import LiveServices
-from etl.run.service_interfaces import ALONE, RunContext, now_ms
+from etl.run.run_context import ALONE, RunContext
+from etl.run.service_interfaces import now_ms
 from etl.run.void_plan_number import close_next_number, close_stored_plan
 from etl.settings.sections import Settings
 

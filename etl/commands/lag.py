@@ -55,7 +55,8 @@ from etl.report.verify import foreign_commit_as_json
 from etl.run.discovery import Discovery
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_discovery, open_services
-from etl.run.service_interfaces import ALONE, now_ms
+from etl.run.run_context import ALONE
+from etl.run.service_interfaces import now_ms
 from etl.settings.sections import Settings
 
 

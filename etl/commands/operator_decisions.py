@@ -98,12 +98,13 @@ from etl.report.describe import (
     describe_stale_rows,
     format_time,
 )
-from etl.report.plan_json import describe_losses, describe_plan
+from etl.report.report_json import describe_losses, describe_plan
 from etl.report.run_progress import Stopwatch
 from etl.report.verify import foreign_commit_as_json
 from etl.run.live_services import LiveServices
 from etl.run.open_services import place_table
-from etl.run.service_interfaces import ALONE, RunContext, now_ms
+from etl.run.run_context import ALONE, RunContext
+from etl.run.service_interfaces import now_ms
 from etl.run.spark_on_demand import ask
 from etl.settings.choices import place_of
 from etl.settings.sections import Settings

@@ -37,7 +37,8 @@ from etl.report.run_report import Report
 from etl.run.ingest import finish_repair, store_or_replace
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
-from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
+from etl.run.run_context import ALONE, RunContext
+from etl.run.service_interfaces import Services, now_ms
 from etl.settings.sections import Settings
 
 

@@ -39,7 +39,8 @@ from etl.report.describe import format_time
 from etl.report.lag import pause_as_json
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
-from etl.run.service_interfaces import ALONE, now_ms
+from etl.run.run_context import ALONE
+from etl.run.service_interfaces import now_ms
 from etl.run.void_plan_number import close_stored_plan
 from etl.settings.secrets import NAME
 from etl.settings.sections import Settings

@@ -28,6 +28,7 @@ from etl.model.snapshot import Snapshot
 from etl.report.describe import (
     describe_by_owner,
     describe_cluster_id,
+    describe_done_before,
     describe_leaderless,
     describe_open,
     describe_purpose,
@@ -35,10 +36,11 @@ from etl.report.describe import (
     format_time,
 )
 from etl.report.lag import describe_paused
-from etl.report.plan_json import describe_done_before, describe_plan
+from etl.report.report_json import describe_plan
 from etl.run.open_services import open_services
 from etl.run.read_rows import check_rows, check_without_spark, writer_of
-from etl.run.service_interfaces import ALONE, now_ms
+from etl.run.run_context import ALONE
+from etl.run.service_interfaces import now_ms
 from etl.settings.sections import Settings
 
 

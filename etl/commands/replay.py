@@ -40,7 +40,8 @@ from etl.run.replay import (
     with_replaced_rows,
     zones_of_replaced,
 )
-from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
+from etl.run.run_context import ALONE, RunContext
+from etl.run.service_interfaces import Services, now_ms
 from etl.settings.choices import check_place, lies_in, place_of
 from etl.settings.sections import Settings
 from etl.settings.source import parse_timestamp, timestamp_of

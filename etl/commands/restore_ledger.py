@@ -88,11 +88,12 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.report.lag import PAUSES_AND_BACKFILLS_LOST
-from etl.report.plan_json import describe_plan
+from etl.report.report_json import describe_plan
 from etl.run.live_services import LiveServices
 from etl.run.observe import Observer
 from etl.run.open_services import open_services
-from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
+from etl.run.run_context import ALONE, RunContext
+from etl.run.service_interfaces import Services, now_ms
 from etl.settings.sections import Settings
 
 # -- restoring

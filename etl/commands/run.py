@@ -33,7 +33,8 @@ from etl.run.after_commit import compact_when_due, mirror
 from etl.run.ingest import ingest
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services, place_table
-from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
+from etl.run.run_context import ALONE, RunContext
+from etl.run.service_interfaces import Services, now_ms
 from etl.run.spark_on_demand import Making
 from etl.settings.conf_file import confs_in
 from etl.settings.load import Change, load_settings

@@ -62,11 +62,12 @@ from etl.model.snapshot import (
 )
 from etl.report.describe import describe_given_up
 from etl.report.lag import pause_as_json
-from etl.report.plan_json import describe_losses, describe_plan
+from etl.report.report_json import describe_losses, describe_plan
 from etl.run.discovery import Discovery
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
-from etl.run.service_interfaces import ALONE, now_ms
+from etl.run.run_context import ALONE
+from etl.run.service_interfaces import now_ms
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import BeforeEnd, Timestamp

@@ -70,7 +70,7 @@ from etl.report.run_progress import Stopwatch
 from etl.report.verify import Proof
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
-from etl.run.service_interfaces import ALONE, RunContext
+from etl.run.run_context import ALONE, RunContext
 from etl.settings.sections import Settings
 
 

@@ -23,9 +23,10 @@ from typing import Any, BinaryIO
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.describe import format_time
+from etl.report.incident import as_text, snapshots_as_json
 from etl.report.metrics import last_success_of, lineage_of, metrics_of
 from etl.report.page import page_of
-from etl.report.plan_json import as_text
+from etl.report.report_json import report_as_json
 from etl.report.run_history import PastRun, outdated, past_run, run_ids
 from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
@@ -332,7 +333,7 @@ def _write_all(path: Path, report: Report) -> None:
         page = path.with_suffix(".html")
         advice = "`etl report CONF` creates it again from the report"
         with _reporting(Outcome.REPORT_NOT_WRITTEN, report, page, advice):
-            write_page(page, report.as_json(), path.parent)
+            write_page(page, report_as_json(report), path.parent)
     if report.settings is not None and report.settings.metrics_file is not None:
         metrics = report.settings.metrics_file
         advice = "the file has the metrics of an earlier run. Check metrics.path"
@@ -431,7 +432,7 @@ def _reported_error(error: BaseException) -> EtlError:
 
 def _write(path: Path, report: Report) -> None:
     try:
-        write_whole(path, as_text(report.as_json(), report.snapshots_as_json()))
+        write_whole(path, as_text(report_as_json(report), snapshots_as_json(report)))
     except OSError as error:
         message = f"The run's report cannot be written: {error.strerror}"
         raise SettingsError(

@@ -1,8 +1,7 @@
 """How are plans, partitions, counts and times described in sentences?
 
 Lives here: the sentences of reports, previews and lists of offsets. Pure functions of values.
-Not here: JSON documents (etl/report/plan_json.py, etl/report/run_report.py), except of a
-partition's offsets.
+Not here: JSON documents (etl/report/report_json.py), except of a partition's offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +16,16 @@ from etl.decide.member_offsets import ReadTwice
 from etl.decide.offsets import starts_of
 from etl.decide.partition_owners import UNASSIGNED
 from etl.model.partitions import OpenTransaction, TopicPartition, uncounted
-from etl.model.plans import CommitResult, Loss, LossReason, Plan, ReadByOthers, StaleRows
+from etl.model.plans import (
+    Bound,
+    CommitResult,
+    Loss,
+    LossReason,
+    Plan,
+    ReadByOthers,
+    RunKeyRecord,
+    StaleRows,
+)
 from etl.model.snapshot import Snapshot
 from etl.settings.sections import LimitsSettings
 
@@ -390,6 +398,79 @@ def _describe_transaction(transaction: OpenTransaction | None) -> str:
     if transaction.since_ms is not None:
         since = f", open since {format_time(transaction.since_ms)}"
     return f"the open transaction{name} of producer {transaction.producer_id}{since}"
+
+
+def describe_done_before(key: RunKeyRecord) -> str:
+    """Describe a run under a completed key."""
+    bounds = _bounds_of(key)
+    if not key.is_empty:
+        return f"Run key {key.key} was loaded by plan {key.number}{bounds}"
+    since = "before the first plan"
+    if key.number:
+        since = f"after plan {key.number}"
+    return f"Run key {key.key} is done: it had no records, {since}{bounds}"
+
+
+def describe_empty_key(key: RunKeyRecord) -> str:
+    """Describe the first run of a key that has nothing to read."""
+    return (
+        f"No new records{_bounds_of(key)}. Run key {key.key} is done: a later run with it loads "
+        "nothing"
+    )
+
+
+def _bounds_of(key: RunKeyRecord) -> str:
+    """Return the bounds of a key's run in parentheses, after a space; empty without bounds."""
+    if not key.said:
+        return ""
+    return f" ({key.said})"
+
+
+_LATER_RUN = "Older records that arrive later are loaded by a later run"
+
+
+def describe_open_end(plan: Plan) -> str:
+    """Describe that partitions without a record at the end may still get older ones."""
+    until = ""
+    if plan.request.bounds.until:
+        until = plan.request.bounds.until.said
+    partitions = _have(plan.request.bounds.open_partitions)
+    return (
+        f"Plan {plan.number}: {partitions} no record at or after {until} and was read to the log "
+        f"end. {_LATER_RUN}"
+    )
+
+
+def describe_open_without_plan(until: Bound, count: int) -> str:
+    """Describe partitions without a record at the end, for a run that had nothing to read."""
+    return f"{_have(count)} no record at or after {until.said}. {_LATER_RUN}"
+
+
+def describe_left_of_key(key: str, left: Collection[TopicPartition]) -> str:
+    """Describe partitions of a run key that could not be read; other outcomes name each."""
+    return (
+        f"Run key {key} is not loaded in {_first_of(left)}, which could not be read. Run it again "
+        "with the key when it can be read"
+    )
+
+
+def describe_beyond_bound(beyond: Mapping[TopicPartition, int], until: str) -> str:
+    """Describe offsets beyond this run's end that an earlier run loaded."""
+    offsets = sum(beyond.values())
+    return f"{_first_of(beyond)}: an earlier run loaded {offsets:,} offsets beyond {until}"
+
+
+def _have(count: int) -> str:
+    if count == 1:
+        return "1 partition has"
+    return f"Each of {count:,} partitions has"
+
+
+def _first_of(partitions: Collection[TopicPartition]) -> str:
+    first = str(min(partitions))
+    if len(partitions) == 1:
+        return first
+    return f"{first} and {len(partitions) - 1:,} more partitions"
 
 
 def describe_unknown(subject: str, reasons: Mapping[TopicPartition, str]) -> Iterator[str]:

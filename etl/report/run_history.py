@@ -4,7 +4,7 @@ Lives here: the figures of a run by its report, the names of report files, and w
 Not here: reading and removing the files (etl/io/report_files.py), charts (etl/report/charts.py).
 
 A report may have ten thousand partitions, and a page shows thirty runs. So only the head of an
-earlier report is parsed, and its lag is summed line by line in the form of `plan_json.as_text`.
+earlier report is parsed, and its lag is summed line by line in the form of `incident.as_text`.
 """
 
 from __future__ import annotations

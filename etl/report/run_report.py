@@ -2,11 +2,8 @@
 
 Lives here: state, outcomes, timings, records and bytes per partition, lag, the plan, snapshots, and
 the progress of a backfill as a whole.
-Not here: the sentences of outcomes (etl/report/describe.py), plans and snapshots as JSON
-(etl/report/plan_json.py).
-
-The report's file and `--json` have the same document: times are ISO 8601 text under names that end
-in `_at`, durations are seconds.
+Not here: the sentences of outcomes (etl/report/describe.py), the report as JSON
+(etl/report/report_json.py), the snapshots in its file (etl/report/incident.py).
 """
 
 from __future__ import annotations
@@ -39,33 +36,28 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import PipelineState, Snapshot
 from etl.report.describe import (
+    describe_beyond_bound,
     describe_by_owner,
     describe_capped,
     describe_changed_owners,
     describe_cluster_id,
+    describe_done_before,
     describe_duplicate_reads,
+    describe_empty_key,
     describe_leaderless,
+    describe_left_of_key,
     describe_left_out,
     describe_lost,
     describe_open,
+    describe_open_end,
+    describe_open_without_plan,
     describe_partition_offsets,
     describe_purpose,
     describe_stale_rows,
     describe_uncounted,
     existing_partitions,
-    format_time,
 )
 from etl.report.lag import Lags, PausedPartitions, lags_at, paused_partitions
-from etl.report.plan_json import (
-    describe_beyond_bound,
-    describe_left_of_key,
-    describe_open_end,
-    describe_open_without_plan,
-    describe_plan,
-    describe_request,
-    describe_without_plan,
-    snapshots_as_json,
-)
 from etl.report.run_progress import (
     Doing,
     Executed,
@@ -169,14 +161,12 @@ class SnapshotPair:
             return None
         return lags_at(last.snapshot, last.reached, settings, oldest, now_ms=now_ms)
 
-    def as_json(self, settings: Settings | None) -> dict[str, Any] | None:
-        """Return the snapshots, from which the decisions can be computed again.
-
-        None before the first snapshot, and without settings.
-        """
-        if not self._first or not self._last or settings is None:
+    @property
+    def ends(self) -> tuple[Snapshot, Snapshot, int] | None:
+        """Return the first and the last snapshot, and how many there were; None before the first."""
+        if not self._first or not self._last:
             return None
-        return snapshots_as_json(self._first.snapshot, self._last.snapshot, self._count, settings)
+        return self._first.snapshot, self._last.snapshot, self._count
 
 
 def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
@@ -195,52 +185,15 @@ def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
         yield Outcome.OFFSETS_STORED, f"Plan {plan.number} {describe_purpose(plan)}"
 
 
-def document_of(report: Report) -> dict[str, Any]:
-    """Return the document of a report; see `Report.as_json`."""
-    seconds = sum(report.seconds.values())
-    plans = []
-    for one in report.plans:
-        plans.append({**describe_plan(one.plan, one.applied), "writer": one.writer})
-    newest_plan = plans[-1] if plans else None
-    error = report.error.as_json() if report.error else None
-    table_version = report.result.delta_version if report.result else None
-    exit_code = None
-    records_per_second = None
-    if report.finished_at_ms is not None:
-        exit_code = report.exit_code
-        if seconds:
-            records_per_second = round(report.records / seconds)
-    return {
-        "run_id": report.run_id,
-        "state": report.state.value,
-        "pipeline": report.pipeline,
-        "group": report.group,
-        "table": report.table_path,
-        "conf": report.process.conf,
-        "overrides": dict(report.process.changes),
-        "host": report.process.host,
-        "pid": report.process.pid,
-        "versions": dict(report.process.versions),
-        "started_at": format_time(report.started_at_ms),
-        "finished_at": format_time(report.finished_at_ms),
-        "outcomes": [{"outcome": o.value, "message": s} for o, s in report.outcomes],
-        "exit_code": exit_code,
-        "error": error,
-        "seconds": {verb.value: round(report.seconds.get(verb, 0.0), 3) for verb in Verb},
-        "total_seconds": round(seconds, 3),
-        "records_read": report.records,
-        "rows_written": report.rows_written,
-        "bytes": report.fetched_bytes,
-        "records_per_second": records_per_second,
-        "offsets_committed": report.offsets_committed,
-        "table_version": table_version,
-        "request": describe_request(report.request),
-        "plan": newest_plan,
-        "previous_plans": plans[:-1],
-        "lag": report.looks.lag_as_json(),
-        "paused": [pause.as_json() for pause in report.paused],
-        "statistics": report.statistics.as_json(),
-    }
+def describe_without_plan(
+    done_before: RunKeyRecord | None, remembered: RunKeyRecord | None
+) -> tuple[Outcome, str]:
+    """Describe a run without a plan."""
+    if done_before:
+        return Outcome.ALREADY_LOADED, describe_done_before(done_before)
+    if remembered:
+        return Outcome.UP_TO_DATE, describe_empty_key(remembered)
+    return Outcome.UP_TO_DATE, "No new records"
 
 
 _LEFT = (Outcome.OWNED_BY_OTHERS, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, Outcome.PAUSED)
@@ -248,7 +201,7 @@ _LEFT = (Outcome.OWNED_BY_OTHERS, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, O
 
 @dataclass(slots=True)
 class Report:
-    """The report of a run, filled while it is active. `as_json` may be called at any time."""
+    """The report of a run, filled while it is active. It may be read at any time."""
 
     run_id: str
     pipeline: str
@@ -497,18 +450,6 @@ class Report:
     def fetched_bytes(self) -> int | None:
         """Return the bytes fetched for this run's plans; None if a crash lost the count."""
         return fetched_bytes_of(self.plans)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object.
-
-        Values that are known at the end only are None before. `plan` is the newest plan,
-        `previous_plans` are the plans executed before it.
-        """
-        return document_of(self)
-
-    def snapshots_as_json(self) -> dict[str, Any] | None:
-        """Return the snapshots for the report's file; None before the first one."""
-        return self.looks.as_json(self.settings)
 
 
 def progress_of_backfill(doing: Doing, report: Report) -> Doing:

@@ -73,7 +73,8 @@ from etl.run.read_rows import (
     writer_in_words,
     writer_of,
 )
-from etl.run.service_interfaces import Member, RunContext, now_ms
+from etl.run.run_context import RunContext
+from etl.run.service_interfaces import Member, now_ms
 from etl.run.spark_on_demand import RunSpark
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import GroupSettings, Settings

@@ -16,7 +16,7 @@ from etl.model.plans import Request
 from etl.report.run_progress import Phases, Stopwatch
 from etl.run.discovery import Discovery
 from etl.run.live_services import LiveServices
-from etl.run.service_interfaces import RunContext
+from etl.run.run_context import RunContext
 from etl.run.spark_on_demand import Making, Placed, placed
 from etl.settings.sections import Settings
 

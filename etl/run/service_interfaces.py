@@ -2,18 +2,16 @@
 
 `Services` is everything that a run, a replay or a backfill can touch, with its guarantees: replay
 and backfill use `loaded` and `first_at`, backfill alone `backfills`. `Member` is the same for a
-membership, in ZooKeeper or in Kafka. `RunContext` is what the caller of a run provides.
+membership, in ZooKeeper or in Kafka.
 
 Not here: implementations (`LiveServices` in etl/run/live_services.py, fakes in the tests).
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
@@ -34,9 +32,6 @@ from etl.model.snapshot import (
     Snapshot,
     Table,
 )
-from etl.report.run_progress import Doing
-from etl.report.run_report import Report
-from etl.settings.load import Change
 
 
 class Member(Protocol):
@@ -236,34 +231,6 @@ class Services(Protocol):
 
     def tidy(self) -> None:
         """Merge old plans into loaded intervals."""
-
-
-Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]
-"""Context manager that shows the progress of a run inside. Its argument returns the progress and
-may be called from any thread.
-"""
-OfRun = Callable[[Report], contextlib.AbstractContextManager[None]]
-"""Context manager: inside, the report's run is active; the report may be read at any time."""
-SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Spark settings of this machine (where Delta's jars are, ...) in addition to the given ones,
-called when a session is built.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What the caller of a run provides: progress output, a context around the run, Spark defaults,
-    and the keys that were set on the command line.
-    """
-
-    progress: Progress = lambda doing: contextlib.nullcontext()
-    of_run: OfRun = lambda report: contextlib.nullcontext()
-    spark_defaults: SparkDefaults = lambda given: {}
-    changes: Sequence[Change] = ()
-    """Keys set with `--set`; the settings include them."""
-
-
-ALONE = RunContext()
 
 
 def now_ms() -> int:

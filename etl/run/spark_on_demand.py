@@ -43,7 +43,8 @@ from etl.run.read_rows import (
     format_rows,
     import_transform,
 )
-from etl.run.service_interfaces import RunContext, SparkDefaults, now_ms
+from etl.run.run_context import RunContext, SparkDefaults
+from etl.run.service_interfaces import now_ms
 from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
 

@@ -21,7 +21,7 @@ from etl.model.columns import arrow_schema
 from etl.model.partitions import TopicPartition
 from etl.model.plans import Loss, Request
 from etl.run.live_services import LiveServices
-from etl.run.service_interfaces import RunContext
+from etl.run.run_context import RunContext
 from etl.settings.choices import split_address
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until

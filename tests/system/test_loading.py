@@ -18,7 +18,7 @@ import etl
 from etl.commands.run import run
 from etl.report.run_progress import Doing, Outcome, Verb
 from etl.report.run_report import Report
-from etl.run.service_interfaces import RunContext
+from etl.run.run_context import RunContext
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
 from tests.command_result import CommandResult, refused

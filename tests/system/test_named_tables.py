@@ -20,7 +20,7 @@ from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
 from etl.run.open_services import open_services
-from etl.run.service_interfaces import ALONE
+from etl.run.run_context import ALONE
 from etl.settings.load import load_settings
 from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before

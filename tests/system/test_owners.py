@@ -23,7 +23,7 @@ from etl.ledger import registrations, znode_paths
 from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange
 from etl.run.live_services import LiveServices
-from etl.run.service_interfaces import RunContext
+from etl.run.run_context import RunContext
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_plan, plain_settings
 from tests.system.driving import lose_session

@@ -18,7 +18,7 @@ from etl.errors import SettingsError
 from etl.model.partitions import Broker, Leader, TopicPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, PlanKind
 from etl.report.lag import Lags, PartitionLag
-from etl.report.plan_json import describe_plan
+from etl.report.report_json import describe_plan
 from etl.report.run_progress import Outcome
 from tests.builders import plain_plan, plain_snapshot
 from tests.reports import new_report

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.report.plan_json import as_text
+from etl.report.incident import as_text
+from etl.report.report_json import report_as_json
 from tests.builders import conf_in
 from tests.command_result import refused, run_etl
 from tests.reports import document_of, loaded, new_report
@@ -58,7 +59,7 @@ def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path)
     report = new_report()
     report.run_id = "20231115T000000-0a1b2c"
     (conf.parent / "reports" / f"etl-clicks+clicks-{report.run_id}.json").write_text(
-        as_text(report.as_json(), None)
+        as_text(report_as_json(report), None)
     )
     result = run_etl("report", str(conf), "--json")
     assert result.code == 0

@@ -20,7 +20,7 @@ from etl.errors import (
 )
 from etl.model.partitions import Fingerprint, TopicPartition
 from etl.model.plans import Plan, StaleRows
-from etl.report.plan_json import describe_plan
+from etl.report.report_json import describe_plan
 from etl.report.run_progress import Outcome
 from tests.builders import changed, log_topic_ids_of
 from tests.fakes.outside import Outside

@@ -13,6 +13,7 @@ from etl.commands.plans import preview_of
 from etl.decide.lag import Progress, lag_of
 from etl.errors import EtlError, NeedsDecision
 from etl.model.partitions import TopicPartition
+from etl.report.report_json import report_as_json
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
@@ -155,7 +156,7 @@ def reported_lags(
     report = new_report()
     with contextlib.suppress(Crash, EtlError):
         ingest(FakeWorld(outside, settings, crash_at(step, When.BEFORE)), settings, report)
-    rows = report.as_json()["lag"]
+    rows = report_as_json(report)["lag"]
     return {when: {row["partition"]: row[when] for row in rows} for when in ("before", "after")}
 
 

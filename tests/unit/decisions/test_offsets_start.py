@@ -10,7 +10,7 @@ from etl.decide.offsets import timestamps_to_look_up
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, Committed, PartitionOffsets, TopicPartition
 from etl.model.plans import Plan
-from etl.report.plan_json import describe_plan
+from etl.report.report_json import describe_plan
 from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings

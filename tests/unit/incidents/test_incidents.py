@@ -10,8 +10,9 @@ import pytest
 from etl.decide.next_step import Action, NextStep, next_step
 from etl.errors import EtlError
 from etl.model.snapshot import Snapshot
-from etl.report import plan_json as incidents
-from etl.report.plan_json import Incident, Planned, as_text, read_incident
+from etl.report import incident as incidents
+from etl.report.incident import Incident, Planned, as_text, read_incident, snapshots_as_json
+from etl.report.report_json import report_as_json
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
@@ -100,7 +101,7 @@ def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_num
 
 
 def file_of(report: Report) -> Incident:
-    return read_incident(json.loads(as_text(report.as_json(), report.snapshots_as_json())))
+    return read_incident(json.loads(as_text(report_as_json(report), snapshots_as_json(report))))
 
 
 def reported(outside: Outside) -> Report:
@@ -140,14 +141,14 @@ def test_a_snapshot_larger_than_the_limit_is_left_out_and_the_report_marks_it(
 ) -> None:
     monkeypatch.setattr(incidents, "SNAPSHOT_MAX_BYTES", 100)
     report = reported(outside_of(5, 3, 4))
-    document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
+    document = json.loads(as_text(report_as_json(report), snapshots_as_json(report)))
     assert document["snapshot"]["first"]["left_out"].endswith("more than 100")
     assert read_incident(document).looks == ()
 
 
 def test_in_a_report_each_range_is_a_line_for_people() -> None:
     report = reported(outside_of(5, 3, 4))
-    lines = as_text(report.as_json(), report.snapshots_as_json()).splitlines()
+    lines = as_text(report_as_json(report), snapshots_as_json(report)).splitlines()
     [begins] = [number for number, line in enumerate(lines) if line.endswith('"ranges": [')]
     rows = [json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]]
     assert report.plan
@@ -171,6 +172,6 @@ def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
 
 def test_what_a_run_saw_is_not_in_the_document_for_programs() -> None:
     report = reported(outside_of(5, 3, 4))
-    document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
+    document = json.loads(as_text(report_as_json(report), snapshots_as_json(report)))
     assert document.pop("snapshot")["looks"] == 1
-    assert document == json.loads(json.dumps(report.as_json()))
+    assert document == json.loads(json.dumps(report_as_json(report)))

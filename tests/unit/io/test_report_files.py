@@ -28,8 +28,8 @@ from etl.io.report_files import (
     write_whole,
 )
 from etl.io.spark.session import redirecting_jvm_output
+from etl.report.incident import as_text
 from etl.report.metrics import LAST_SUCCESS, PREFIX
-from etl.report.plan_json import as_text
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.settings.sections import Settings

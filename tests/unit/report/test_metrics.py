@@ -18,6 +18,7 @@ from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
 from etl.report.lag import PausedPartitions
 from etl.report.metrics import HELP, PREFIX, metrics_of
+from etl.report.report_json import report_as_json
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
 from tests.builders import plain_settings, plain_snapshot
@@ -206,7 +207,10 @@ def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_al
     report.failed(NotOurTable("lake.clicks is a view", key="table.name", action="select from it"))
     now_ms = report.started_at_ms + 1
     report.finished(now_ms)
-    assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
+    assert (
+        report_as_json(report)["table"] == "lake.clicks"
+        and report_as_json(report)["exit_code"] == 2
+    )
     assert metrics_of(report, now_ms=now_ms, per_partition=False, last_success_s=None)
 
 

@@ -41,7 +41,7 @@ from etl.report import run_progress
 from etl.report.describe import describe_open, describe_uncounted, describe_who_skipped, format_time
 from etl.report.metrics import metrics_of
 from etl.report.page import page_of
-from etl.report.plan_json import describe_plan
+from etl.report.report_json import describe_plan, report_as_json
 from etl.report.run_history import outdated
 from etl.report.run_progress import HELP, OTHERS, Executed, Outcome, Process, Statistics, Verb
 from etl.report.run_report import Report
@@ -89,7 +89,7 @@ def new_report() -> Report:
 
 
 def document_of(report: Report) -> dict[str, Any]:
-    return json.loads(json.dumps(report.as_json(), allow_nan=False))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(report_as_json(report), allow_nan=False))  # type: ignore[no-any-return]
 
 
 def looked(report: Report, snapshot: Snapshot, state: PipelineState = FirstRun()) -> None:

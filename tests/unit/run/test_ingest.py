@@ -20,6 +20,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import Isolation, TopicPartition
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Acknowledgement, Pause
+from etl.report.report_json import report_as_json
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
@@ -113,7 +114,7 @@ def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_sam
     assert (
         report.records,
         report.offsets_committed,
-        report.as_json()["previous_plans"][0]["number"],
+        report_as_json(report)["previous_plans"][0]["number"],
     ) == (rows, 6, 1)
     reject_unfinished(outside)
 
@@ -147,7 +148,7 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
 
     with pytest.raises(SettingsError):
         ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
-    reported = report.as_json()
+    reported = report_as_json(report)
     assert (
         [plan["number"] for plan in reported["previous_plans"]],
         reported["plan"]["number"],

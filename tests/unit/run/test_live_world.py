@@ -19,7 +19,7 @@ from etl.model.snapshot import CommitMetadata, Ledger, Table
 from etl.run import live_services
 from etl.run.live_services import LiveServices
 from etl.run.read_rows import Following
-from etl.run.service_interfaces import RunContext
+from etl.run.run_context import RunContext
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 READ, COUNTED = RangeResult(9, 100), RangeResult(8, None, missing_offsets=2)

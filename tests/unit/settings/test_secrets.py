@@ -34,7 +34,7 @@ from etl.model.security import (
     Tls,
     parse_reference,
 )
-from etl.report.plan_json import write_settings
+from etl.report.incident import write_settings
 from etl.settings import secrets
 from etl.settings.conf_file import read_document
 from etl.settings.load import changed, parse_change, parse_settings

@@ -19,7 +19,7 @@ from etl.decide.group_assignment import STRATEGIES, Strategy
 from etl.decide.plan import may_be_transformed, shape_of_rows
 from etl.errors import SettingsError
 from etl.model.partitions import Isolation, Membership
-from etl.report.plan_json import read_settings, write_settings
+from etl.report.incident import read_settings, write_settings
 from etl.settings.choices import (
     GroupStrategy,
     OnDataLoss,

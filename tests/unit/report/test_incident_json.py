@@ -38,7 +38,7 @@ from etl.model.snapshot import (
     Table,
     TopicSnapshot,
 )
-from etl.report.plan_json import (
+from etl.report.incident import (
     read_plan,
     read_settings,
     read_snapshot,

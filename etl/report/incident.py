@@ -1,8 +1,8 @@
-"""How are plans and snapshots written as JSON, and read back?
+"""How does a report keep what its run decided by, and how is that read back?
 
-Lives here: the JSON of `--json` documents and reports for requests, plans, losses and snapshots;
-the incident of a report; sentences on run keys and open ends.
-Not here: the documents in ZooKeeper (etl/ledger/), the report itself (etl/report/run_report.py).
+A report keeps the first and the last snapshot of its run and the settings that decisions use, so
+that the decisions can be computed again. Snapshots above `SNAPSHOT_MAX_BYTES` are left out, with a
+note in the report. No addresses are written. The reader trusts its input.
 
 Values are written and read by their types:
 
@@ -14,10 +14,6 @@ Values are written and read by their types:
     a set of partitions           {topic: [key, ...]}
     a broker                      its id
     a plan and its result         as stored, without addresses, broker types and gaps
-
-A report keeps the first and the last snapshot of its run and the settings that decisions use, so
-that the decisions can be computed again. Snapshots above `SNAPSHOT_MAX_BYTES` are left out, with a
-note in the report. No addresses are written. The reader trusts its input.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -39,122 +35,12 @@ from etl.ledger.documents import CODEC, without_gaps
 from etl.ledger.plan_document import parse_plan, plan_content, plan_of, render_plan
 from etl.model.partitions import Broker, TopicPartition, in_order, parse_partition_key
 from etl.model.plans import (
-    Bound,
     CommitResult,
-    CommitState,
-    Loss,
-    OffsetRange,
     Plan,
-    RangeResult,
-    Request,
-    RowsBefore,
-    RunKeyRecord,
 )
 from etl.model.snapshot import CommitMetadata, Snapshot
-from etl.report.describe import format_time
-from etl.report.run_progress import Outcome
+from etl.report.run_report import Report
 from etl.settings.sections import Settings
-
-
-def describe_done_before(key: RunKeyRecord) -> str:
-    """Describe a run under a completed key."""
-    bounds = _bounds_of(key)
-    if not key.is_empty:
-        return f"Run key {key.key} was loaded by plan {key.number}{bounds}"
-    since = "before the first plan"
-    if key.number:
-        since = f"after plan {key.number}"
-    return f"Run key {key.key} is done: it had no records, {since}{bounds}"
-
-
-def describe_empty_key(key: RunKeyRecord) -> str:
-    """Describe the first run of a key that has nothing to read."""
-    return (
-        f"No new records{_bounds_of(key)}. Run key {key.key} is done: a later run with it loads "
-        "nothing"
-    )
-
-
-def _bounds_of(key: RunKeyRecord) -> str:
-    """Return the bounds of a key's run in parentheses, after a space; empty without bounds."""
-    if not key.said:
-        return ""
-    return f" ({key.said})"
-
-
-def describe_without_plan(
-    done_before: RunKeyRecord | None, remembered: RunKeyRecord | None
-) -> tuple[Outcome, str]:
-    """Describe a run without a plan."""
-    if done_before:
-        return Outcome.ALREADY_LOADED, describe_done_before(done_before)
-    if remembered:
-        return Outcome.UP_TO_DATE, describe_empty_key(remembered)
-    return Outcome.UP_TO_DATE, "No new records"
-
-
-_LATER_RUN = "Older records that arrive later are loaded by a later run"
-
-
-def describe_open_end(plan: Plan) -> str:
-    """Describe that partitions without a record at the end may still get older ones."""
-    until = ""
-    if plan.request.bounds.until:
-        until = plan.request.bounds.until.said
-    partitions = _have(plan.request.bounds.open_partitions)
-    return (
-        f"Plan {plan.number}: {partitions} no record at or after {until} and was read to the log "
-        f"end. {_LATER_RUN}"
-    )
-
-
-def describe_open_without_plan(until: Bound, count: int) -> str:
-    """Describe partitions without a record at the end, for a run that had nothing to read."""
-    return f"{_have(count)} no record at or after {until.said}. {_LATER_RUN}"
-
-
-def describe_left_of_key(key: str, left: Collection[TopicPartition]) -> str:
-    """Describe partitions of a run key that could not be read; other outcomes name each."""
-    return (
-        f"Run key {key} is not loaded in {_first_of(left)}, which could not be read. Run it again "
-        "with the key when it can be read"
-    )
-
-
-def describe_beyond_bound(beyond: Mapping[TopicPartition, int], until: str) -> str:
-    """Describe offsets beyond this run's end that an earlier run loaded."""
-    offsets = sum(beyond.values())
-    return f"{_first_of(beyond)}: an earlier run loaded {offsets:,} offsets beyond {until}"
-
-
-def _have(count: int) -> str:
-    if count == 1:
-        return "1 partition has"
-    return f"Each of {count:,} partitions has"
-
-
-def _first_of(partitions: Collection[TopicPartition]) -> str:
-    first = str(min(partitions))
-    if len(partitions) == 1:
-        return first
-    return f"{first} and {len(partitions) - 1:,} more partitions"
-
-
-def describe_request(request: Request | None) -> dict[str, object]:
-    """Return the request of a run as a JSON object."""
-    document: dict[str, object] = {"run_key": None, "from": None, "until": None}
-    if request is None:
-        return document
-    document["run_key"] = request.run_key
-    for name, bound in (("from", request.bounds.start), ("until", request.bounds.until)):
-        if bound:
-            document[name] = {
-                "said": bound.said,
-                "at": format_time(bound.at_ms),
-                "offsets_before_end": bound.back,
-            }
-    return document
-
 
 T = TypeVar("T")
 _UNREADABLE = b"no plan"
@@ -489,208 +375,6 @@ def read_settings(found: dict[str, Any]) -> Settings:
     return Settings.model_validate({**found, "zookeeper": {"connect": "left-out:2181"}})
 
 
-def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
-    """Return a plan and the result of each range as a JSON object.
-
-    The result of another plan is ignored.
-    """
-    if applied and not applied.is_of(plan):
-        applied = None
-    commit: dict[str, Any] = {
-        "run_id": None,
-        "table_version": None,
-        "records_read": None,
-        "rows_written": None,
-        "uncounted": None,
-    }
-    results: list[RangeResult | None] = [None] * len(plan.ranges)
-    if applied:
-        results = list(applied.results)
-        commit = {
-            "run_id": applied.run_id,
-            "table_version": applied.delta_version,
-            "records_read": applied.records_read,
-            "rows_written": applied.rows,
-            "uncounted": applied.uncounted,
-        }
-    inherits = None
-    if plan.inherits:
-        inherits = plan.inherits.app_id
-    left_of_run_key = []
-    for partition, until in sorted(plan.request.unfinished.items()):
-        left_of_run_key.append({**partition.place, "until": until})
-    ranges = []
-    for planned, result in zip(plan.ranges, results, strict=True):
-        ranges.append(_describe_range(planned, result))
-    incarnations = []
-    for partition, incarnation in sorted(plan.incarnations.items()):
-        incarnations.append({**partition.place, "incarnation": incarnation})
-    undecided = []
-    for partition, found in sorted(plan.partitions.items()):
-        if found.topic_id is not None:
-            undecided.append({**partition.place, "topic_id": found.topic_id})
-    document = {
-        "number": plan.number,
-        "id": plan.id,
-        "pipeline_id": plan.origin.pipeline_id,
-        "kind": plan.kind.value,
-        "created_at": format_time(plan.origin.created_at_ms),
-        **describe_request(Request(plan.request.run_key, plan.request.bounds)),
-        "open_logs": plan.request.bounds.open_partitions,
-        "left_of_run_key": left_of_run_key,
-        "cluster": plan.cluster.name,
-        "cluster_id": plan.cluster.id,
-        "table_id": plan.table.id,
-        "took_over": inherits,
-        "previous": plan.origin.previous,
-        "supersedes": plan.origin.supersedes,
-        "reason": plan.origin.reason,
-        "shape": plan.shape,
-        "time_zone": plan.origin.time_zone,
-        **commit,
-        "ranges": ranges,
-        "partitions": _describe_loaded_until(plan),
-        "pending_starts": _describe_pending_starts(plan),
-        "losses": describe_losses(plan.losses.lost),
-        "incarnations": incarnations,
-        "undecided": undecided,
-        "vanished": _describe_stale_rows(plan),
-    }
-    if plan.table.rows_before:
-        document.update(_describe_rows_before(plan.table.rows_before))
-    document.update(_describe_assignment(plan))
-    return document
-
-
-def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[str, Any]:
-    document = {
-        **planned.partition.place,
-        "from": planned.from_offset,
-        "until": planned.until_offset,
-        "leader": None,
-        "leader_epoch": None,
-    }
-    if planned.leader:
-        document["leader"] = str(planned.leader.broker)
-        document["leader_epoch"] = planned.leader.epoch
-    if result:
-        document.update(_describe_range_result(result))
-    return document
-
-
-def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
-    partitions = []
-    for partition, position in sorted(plan.loaded_until.items()):
-        seen = plan.expected_commits[partition]
-        partitions.append(
-            {
-                **partition.place,
-                "loaded_until": position,
-                "seen_offset": seen.offset,
-                "seen_version": seen.znode_version,
-            }
-        )
-    return partitions
-
-
-def _describe_pending_starts(plan: Plan) -> list[dict[str, Any]]:
-    starts = []
-    for partition, pending in sorted(plan.pending.items()):
-        start = {**partition.place, "first_record_at": format_time(pending.start_ms)}
-        if pending.start_offset is not None:
-            start["first_offset"] = pending.start_offset
-        starts.append(start)
-    return starts
-
-
-def _describe_stale_rows(plan: Plan) -> list[dict[str, Any]]:
-    vanished = []
-    for interval in plan.losses.stale_rows:
-        vanished.append(
-            {
-                **interval.partition.place,
-                "from": interval.from_offset,
-                "until": interval.until_offset,
-                "incarnation": interval.incarnation,
-            }
-        )
-    return vanished
-
-
-def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
-    """Return losses as JSON objects."""
-    described = []
-    for loss in losses:
-        described.append(
-            {
-                **loss.partition.place,
-                "from": loss.from_offset,
-                "until": loss.until_offset,
-                "reason": loss.why.value,
-                "incarnation": loss.incarnation,
-            }
-        )
-    return described
-
-
-def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
-    described = []
-    for held in before.held:
-        described.append(
-            {
-                **held.partition.place,
-                "incarnation": held.incarnation,
-                "from": held.from_offset,
-                "until": held.until_offset,
-                "rows": held.rows,
-                "of_another_log": held.is_accepted,
-            }
-        )
-    return {"rows_before": described}
-
-
-def _describe_assignment(plan: Plan) -> dict[str, Any]:
-    assignment = plan.commit.member
-    if assignment is None:
-        return {}
-    read_by_others = []
-    for interval in plan.losses.read_by_others:
-        offsets = {"from": interval.from_offset, "until": interval.until_offset}
-        read_by_others.append(
-            {**interval.partition.place, **offsets, "incarnation": interval.incarnation}
-        )
-    return {
-        "share": {
-            "member_id": assignment.member_id,
-            "instance_id": assignment.instance_id,
-            "membership": assignment.membership.value,
-            "strategy": assignment.strategy,
-            "generation": assignment.generation,
-            "partitions": [partition.place for partition in sorted(assignment.partitions)],
-        },
-        "handed_over": plan.commit.state.is_committed,
-        "is_void": plan.commit.state is CommitState.REJECTED,
-        "read_by_others": read_by_others,
-    }
-
-
-def _describe_range_result(result: RangeResult) -> dict[str, Any]:
-    if result.records_read is None:
-        return {"records": None, "rows": None, "fetched_bytes": None, "missing_offsets": None}
-    return {
-        "records": result.records_read,
-        "rows": result.rows,
-        "fetched_bytes": result.fetched_bytes,
-        "control_records": result.control_records,
-        "aborted_records": result.aborted_records,
-        "missing_offsets": result.missing_offsets,
-        "leader_epochs": list(map(list, result.epochs)),
-        "gaps": list(map(list, result.gaps)),
-        "gaps_complete": result.gaps_complete,
-        "behind_transform": result.behind_transform,
-    }
-
-
 SNAPSHOT_MAX_BYTES = 8 * 2**20
 _LOOKS = ("first", "last")
 
@@ -718,13 +402,18 @@ class Incident:
     """The run's error."""
 
 
-def snapshots_as_json(
-    first: Snapshot, last: Snapshot, looks: int, settings: Settings
-) -> dict[str, Any]:
-    """Return the snapshots that a report keeps; `as_text` drops one that is too large."""
+def snapshots_as_json(report: Report) -> dict[str, Any] | None:
+    """Return the snapshots that a report keeps; `as_text` drops one that is too large.
+
+    None before the first snapshot, and without settings.
+    """
+    ends = report.looks.ends
+    if ends is None or report.settings is None:
+        return None
+    first, last, count = ends
     document = {
-        "looks": looks,
-        "settings": write_settings(settings),
+        "looks": count,
+        "settings": write_settings(report.settings),
         "first": write_snapshot(first),
     }
     if first is not last:

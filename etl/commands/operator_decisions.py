@@ -68,7 +68,6 @@ from etl.io.zookeeper.ledger_side_documents import read_named_table, write_mark,
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     FORM_OF_PARTITION,
-    BrokerFamily,
     TopicPartition,
     parse_interval,
     parse_named,
@@ -177,8 +176,7 @@ def accept_table(
         sentence += f"; {rows:,} rows of that plan are in it, "
         sentence += "so it is recorded as done" if rows else "so the next run replaces it"
     sentence += describe_accepted(topics)
-    is_kafka = ledger.newest.cluster.family is BrokerFamily.KAFKA
-    if is_kafka and is_unidentified(ledger, table):
+    if not ledger.newest.is_physical and is_unidentified(ledger, table):
         sentence += (
             f". Whether plan {ledger.newest.number} is in it remains unknown: `etl ledger restore "
             "CONF --reason ...` continues after the rows in the table"

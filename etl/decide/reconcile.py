@@ -68,7 +68,6 @@ from etl.decide.table_rules import with_table_name
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError, TopicMissing
 from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import (
-    BrokerFamily,
     Committed,
     OffsetsStorage,
     TopicPartition,
@@ -388,7 +387,7 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
         return FirstRun()
     if is_accepted(ledger, plan, table, place):
         # Rows of Jafka do not show where to continue: there the operator's decision counts.
-        if plan.cluster.family is not BrokerFamily.JAFKA:
+        if not plan.is_physical:
             _reject_unidentified(ledger, plan, table)
         return _state_once_accepted(ledger, plan, table, in_table)
     # Two pipelines may create one table at the same time. The table's log shows that all its rows
@@ -581,7 +580,7 @@ def _reject_unidentified(ledger: Ledger, plan: Plan, table: Table | None) -> Non
         "which has no result, is unknown: the table's log no longer has the commit"
     )
     action = _without_document(plan)
-    if plan.cluster.family is BrokerFamily.JAFKA:
+    if plan.is_physical:
         action = (
             f"{_CHECK_LEDGER}. If it was restored, {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}. If it was "
             f"not, accept the table: etl table accept-changes CONF {table.version} --reason ...; "

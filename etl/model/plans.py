@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from etl.model.partitions import (
     NOTHING_COMMITTED,
+    BrokerFamily,
     ClusterIdentity,
     Committed,
     Fingerprint,
@@ -621,8 +622,8 @@ class Plan:
 
     @property
     def is_physical(self) -> bool:
-        """True if offsets are byte positions."""
-        return any(partition.is_physical for partition in self.partitions)
+        """True if offsets are byte positions (`TopicPartition.is_physical`)."""
+        return self.cluster.family is BrokerFamily.JAFKA
 
     @property
     def offsets_to_move(self) -> tuple[TopicPartition, ...]:

@@ -269,7 +269,8 @@ class SourceSettings(Section):
     )
     on_no_leader: OnNoLeader = Field(
         default=OnNoLeader.FAIL,
-        description="A partition has no leader. fail: exit 6; skip: leave it out",
+        description="A partition has no leader. fail: no new plan, for any partition (exit 6); "
+        "skip: leave it out, a later run loads it",
     )
     wait_for_leader_s: float = Field(
         default=30, ge=0, le=DAY_S, description="Time to wait for a leader"

@@ -242,8 +242,8 @@ class TableSettings(Section):
     )
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(
         default=(),
-        description="Columns; event_date is built in: the UTC date of timestamp. No binary ones; "
-        "in text columns an empty text reads as null. Fixed once the table exists",
+        description="Columns; event_date is built in: the UTC date of timestamp, null without one. "
+        "No binary ones; in text columns an empty text reads as null. Fixed once the table exists",
     )
     on_rows_removed: OnRowsRemoved = Field(
         default=OnRowsRemoved.FAIL,

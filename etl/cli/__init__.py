@@ -1,10 +1,5 @@
 """The command line: arguments, output, exit codes.
 
-`etl demo | doctor | init | lag | package | replay | report | run | verify | backfills run, list,
-show, delete | conf schema | ledger restore, apply-acl | offsets show, diff, set | pipelines list,
-retire, resume, inherit | plans list, show, supersede | records show, consume | table gaps, compact,
-maintain, accept-changes, refresh-path | topics ready-to-load, pause, resume, accept-changes`.
-
 Each command loads the settings, calls one function of `commands`, and prints the value that it
 returns, as one JSON document with `--json`. Heavy modules are imported inside the command.
 

@@ -38,7 +38,6 @@ from etl.kafka.request_values import FetchAnswer, FetchedPartition, FetchTarget,
 from etl.kafka.versions import NONE, Api, error_of
 from etl.model.partitions import Isolation, TopicPartition
 
-VERSIONS = range(14)
 FIRST_WITH_A_LIMIT = 3
 FIRST_WITH_TOPIC_IDS = 13
 _FIRST_COMPACT = 12

@@ -192,8 +192,8 @@ _UNSUPPORTED_ON_JAFKA: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
     ),
     "source.on_no_leader": (
         lambda conf: conf.source.on_no_leader is not OnNoLeader.SKIP,
-        "cannot be fail: a partition is on one broker only, and if that is down, a later run "
-        "loads it. Remove the key",
+        "must be skip: a partition is on one broker only, and if that is down, a later run loads "
+        "it. Remove the key",
     ),
     "source.assume_compacted": (
         lambda conf: bool(conf.source.assume_compacted),

@@ -196,9 +196,7 @@ def _addresses(value: Any) -> Any:
 
 
 _OF_PHYSICAL_LOGS = {"isolation_level": Isolation.READ_UNCOMMITTED, "on_no_leader": OnNoLeader.SKIP}
-"""The defaults where there are no transactions, and where each log is on one broker only;
-`physical` refuses anything else there.
-"""
+"""The only possible values for Jafka, which has no transactions and one broker per partition."""
 
 
 def _version(value: Any) -> Any:

@@ -14,7 +14,6 @@ from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.consumer import FetchResponse
 
 from etl.kafka import kafka_python_messages
-from etl.kafka.fetch_messages import VERSIONS
 from etl.kafka.group_messages import render_assignment, render_subscription
 from etl.kafka.request_values import FetchTarget, Subscription
 from etl.kafka.versions import Api
@@ -85,10 +84,16 @@ FETCHED = FetchTarget(
 )
 
 
+FETCH_VERSIONS = range(Api.FETCH.value[1], Api.FETCH.value[2] + 1)
+
+
 def fetches() -> tuple[bytes, ...]:
     """The version, then a Fetch response with two partitions, the second out of range."""
     records = (transactions(), *record_sets()[:2])
-    return tuple(bytes([version]) + fetch(version, one) for version in VERSIONS for one in records)
+    contents = []
+    for version in FETCH_VERSIONS:
+        contents += [bytes([version]) + fetch(version, one) for one in records]
+    return tuple(contents)
 
 
 def fetch(version: int, records: bytes, *, second_code: int = 1) -> bytes:

@@ -194,7 +194,7 @@ def _code(error_of: Callable[[int], BrokerRefusal | None]) -> Callable[[bytes], 
 
 
 def _fetch(content: bytes) -> FetchAnswer:
-    version = (content[0] & 0x7F) % len(fetch_messages.VERSIONS) if content else 4
+    version = (content[0] & 0x7F) % len(seeds.FETCH_VERSIONS) if content else 4
     return fetch_messages.parse_fetch(
         version, memoryview(bytearray(content[1:])), [seeds.FETCHED], broker="b:9092"
     )

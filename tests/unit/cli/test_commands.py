@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import typer
 
-import etl.cli
 from etl.cli import main
 from etl.cli.app import app
 from etl.cli.operator_commands import parse_position
@@ -34,15 +33,6 @@ def commands(found: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
 OF_A_CONF = [name for name, one in COMMANDS.items() if any(p.name == "conf" for p in one.params)]
-
-
-def test_the_packages_list_of_commands_has_each_of_them() -> None:
-    text = " ".join(str(etl.cli.__doc__).split())
-    names = []
-    for family in text.split("`")[1].removeprefix("etl ").split("|"):
-        first, _, others = family.strip().partition(" ")
-        names += [f"{first} {word.strip()}".strip() for word in others.split(",")]
-    assert sorted(COMMANDS) == sorted(names)
 
 
 @pytest.mark.parametrize(

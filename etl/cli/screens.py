@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from etl.cli.common_options import printable
-from etl.commands.doctor_machine import Verdict
 from etl.model.partitions import TopicPartition, render_partition
 from etl.model.plans import PlanKind
 from etl.report.describe import counted, describe_by_topic
@@ -312,6 +311,8 @@ def _minute(timestamp: str | None) -> str:
 
 def show_doctor(diagnosis: Diagnosis) -> None:
     """Print the checks, a line each, and what to do."""
+    from etl.commands.doctor_machine import Verdict
+
     styles = {
         Verdict.OK: "green",
         Verdict.ADVICE: "yellow",

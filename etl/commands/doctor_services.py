@@ -66,7 +66,7 @@ from etl.model.security import EVERYBODY, Acl
 from etl.model.snapshot import Ledger
 from etl.report.describe import counted
 from etl.run.discovery import Discovery, configured_family
-from etl.run.live_services import unspoken
+from etl.run.member_of_run import unspoken
 from etl.settings.choices import OnActiveMembers, OnOwned, OwnershipMode, split_address
 
 _CONNECT_TIMEOUT_S = 5.0

@@ -34,7 +34,6 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics
-from etl.io.brokers.times import read_oldest
 from etl.model.partitions import NOTHING_COMMITTED, OldestRecord, TopicPartition, in_order
 from etl.model.plans import Loss
 from etl.model.snapshot import ForeignCommit, Snapshot, Table
@@ -134,32 +133,9 @@ def lag(settings: Settings) -> Lags:
     """Return the table's lag. Raises what observing raises."""
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
-        oldest = read_oldest_unread(
-            services, snapshot, first_unread_offsets(snapshot, settings), settings
-        )
+        unread = first_unread_offsets(snapshot, settings)
+        oldest = Discovery(settings, services.zookeeper).oldest_unread(snapshot, unread)
         return lags_of(snapshot, settings, oldest, now_ms=now_ms())
-
-
-def read_oldest_unread(
-    services: LiveServices,
-    snapshot: Snapshot,
-    unread: Mapping[TopicPartition, int],
-    settings: Settings,
-) -> Mapping[TopicPartition, OldestRecord]:
-    """Return the oldest unread record of each partition that has one with a timestamp.
-
-    Raises as finding brokers does.
-    """
-    intervals = {}
-    for partition, first in unread.items():
-        if not partition.is_physical:
-            intervals[partition] = (first, snapshot.readable[partition].end_offset)
-    if not intervals:
-        return {}
-    with Discovery(settings, services.zookeeper).open_cluster() as cluster:
-        return read_oldest(
-            cluster, intervals, snapshot.leaders, isolation=settings.source.isolation_level
-        )
 
 
 def first_unread_offsets(snapshot: Snapshot, settings: Settings) -> dict[TopicPartition, int]:

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etl.commands.lag import read_oldest_unread
-from etl.commands.plans import reject_before_creating_table
 from etl.errors import EtlError, SessionLost, SettingsError, Stopped, Unreachable, worst_of
 from etl.io.process import REQUEST_METER
 from etl.io.report_files import kept_in, this_process
@@ -30,6 +28,7 @@ from etl.report.describe import counted
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
 from etl.run.after_commit import compact_when_due, mirror
+from etl.run.discovery import Discovery
 from etl.run.ingest import ingest
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services, place_table
@@ -67,8 +66,15 @@ def run(
         conf=conf,
         strict=strict,
         request=request,
-        making=partial(reject_before_creating_table, request=request),
+        making=partial(_reject_before_creating_table, request=request),
     )
+
+
+def _reject_before_creating_table(settings: Settings, *, request: Request | None) -> None:
+    # Only a run that creates a table in a catalog needs the preview of its plans.
+    from etl.commands.plans import reject_before_creating_table
+
+    reject_before_creating_table(settings, request)
 
 
 def reported(
@@ -176,7 +182,8 @@ def _ask_oldest(services: LiveServices, settings: Settings, report: Report) -> N
         return
     # An error leaves this metric out; the result of the run stays.
     with report.timed(Verb.CLOSE), contextlib.suppress(EtlError):
-        report.oldest = read_oldest_unread(services, *unread, settings)
+        discovery = Discovery(settings, services.zookeeper)
+        report.oldest = discovery.oldest_unread(*unread)
 
 
 def new_run_id() -> str:

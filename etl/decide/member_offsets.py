@@ -76,6 +76,7 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     Committed,
+    GroupProtocol,
     MemberAssignment,
     Membership,
     OffsetsStorage,
@@ -109,6 +110,13 @@ def _newest_state(ledger: Ledger) -> CommitState | None:
 def commits_after_append(settings: Settings) -> bool:
     """True if runs by this conf are members that commit after the append."""
     return is_member(settings) and settings.group.join.commit_when is CommitWhen.AFTER_APPEND
+
+
+def holds_assignment(settings: Settings) -> bool:
+    """Return True if a run keeps revoked partitions until its rows are in the table and its offsets
+    committed (KIP-848). A classic group would wait all that time.
+    """
+    return commits_after_append(settings) and settings.group.join.protocol is GroupProtocol.CONSUMER
 
 
 def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:

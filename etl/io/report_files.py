@@ -24,7 +24,6 @@ from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.describe import format_time
 from etl.report.incident import as_text, snapshots_as_json
-from etl.report.metrics import last_success_of, lineage_of, metrics_of
 from etl.report.page import page_of
 from etl.report.report_json import report_as_json
 from etl.report.run_history import PastRun, outdated, past_run, run_ids
@@ -54,6 +53,8 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
     from openlineage.client.generated.output_statistics_output_dataset import (
         OutputStatisticsOutputDatasetFacet,
     )
+
+    from etl.report.metrics import lineage_of
 
     event = lineage_of(report, settings, namespace)
     failed: dict[str, Any] = {}
@@ -257,6 +258,8 @@ def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | 
     """
     if settings.metrics_file is None:
         return None
+    from etl.report.metrics import metrics_of
+
     path = Path(settings.metrics_file)
     before = _last_success_s(path, report)
     per_partition = settings.metrics.per_partition
@@ -272,6 +275,8 @@ def _last_success_s(path: Path, report: Report) -> float | None:
             text = file.read().decode("utf-8")
     except (FileNotFoundError, ValueError):  # ValueError: a pipe, or invalid UTF-8
         return None
+    from etl.report.metrics import last_success_of
+
     return last_success_of(text, report)
 
 

@@ -25,6 +25,7 @@ from etl.decide.table_changes import app_id_of
 from etl.errors import BrokerUnreachable, Meaning
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.brokers.partition_ends import pause
+from etl.io.brokers.times import read_oldest
 from etl.io.clusters import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.io.zookeeper.broker_registrations import (
     are_registered,
@@ -38,9 +39,9 @@ from etl.io.zookeeper.ledger_side_documents import read_pauses
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.broker_types import release_name
 from etl.kafka.request_values import ClusterMetadata, TopicMetadata
-from etl.model.partitions import Broker, ClusterIdentity, TopicPartition
+from etl.model.partitions import Broker, ClusterIdentity, OldestRecord, TopicPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import Pause
+from etl.model.snapshot import Pause, Snapshot
 from etl.settings.choices import split_address
 from etl.settings.sections import Settings
 from etl.settings.source import SourceSettings
@@ -242,6 +243,23 @@ class Discovery:
             brokers = metadata.brokers.values()
             return are_registered(self._zookeeper, brokers, self._source.way_in)
         return metadata.cluster_id == read_cluster_id(self._zookeeper)
+
+    def oldest_unread(
+        self, snapshot: Snapshot, unread: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OldestRecord]:
+        """Return the oldest unread record of each partition that has one with a timestamp.
+
+        `unread`: the first unread offset of partitions. Raises as `open_cluster`.
+        """
+        intervals = {}
+        for partition, first in unread.items():
+            if not partition.is_physical:
+                intervals[partition] = (first, snapshot.readable[partition].end_offset)
+        if not intervals:
+            return {}
+        isolation = self._source.isolation_level
+        with self.open_cluster() as cluster:
+            return read_oldest(cluster, intervals, snapshot.leaders, isolation=isolation)
 
     def pauses(self) -> tuple[Pause, ...]:
         """Return the pauses of the pipeline."""

@@ -4,7 +4,8 @@
 the group and ends the memberships of dead drivers; `PlanStore` stores plans together with the
 offset commits of the same transaction.
 
-Not here: snapshots (etl/run/observe.py), reading loaded rows again (etl/run/loaded_rows.py).
+Not here: snapshots (etl/run/observe.py), reading loaded rows again (etl/run/loaded_rows.py), making
+a membership (etl/run/member_of_run.py).
 """
 
 from __future__ import annotations
@@ -16,18 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
-from etl.decide.group_assignment import Strategy, Timing
-from etl.decide.member_offsets import CommitOutcome, commit_outcome, commits_after_append
+from etl.decide.member_offsets import CommitOutcome, commit_outcome, holds_assignment
 from etl.decide.offsets import reject_other_offsets_storage
 from etl.decide.plan import is_short
-from etl.decide.reconcile import reject_missing_topics
 from etl.decide.table_changes import app_id_of
 from etl.decide.table_rules import catalog_of, reject_relocated_table
 from etl.decide.table_storage import is_probe_due
-from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
-from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics
-from etl.io.brokers.group_member import CoordinatedMember
-from etl.io.brokers.member_state import MemberTerms
+from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.delta import losses
 from etl.io.delta.append import Destination, Load, Takes, append
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
@@ -35,19 +32,14 @@ from etl.io.delta.loaded_plans import Outcome, Result, read_back
 from etl.io.delta.table_shape import check_writable
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger_side_documents
-from etl.io.zookeeper.broker_registrations import read_topics
-from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import HandOver
 from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.kafka.request_values import SupportedMembership
 from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import (
-    INTERNAL_TOPICS,
     Committed,
-    GroupProtocol,
     MemberAssignment,
     Membership,
     OffsetsStorage,
@@ -57,7 +49,7 @@ from etl.model.partitions import (
 from etl.model.plans import CommitResult, CommitState, Plan, PlanKind, Request, RunKeyRecord
 from etl.model.snapshot import ForeignCommit, Ledger, Snapshot, Table
 from etl.report.run_progress import Phases, Stopwatch, Verb
-from etl.run.discovery import Discovery, configured_family
+from etl.run.discovery import Discovery
 from etl.run.loaded_rows import LoadedRowsOfTable, adopt_commits, applied_in_run
 from etl.run.observe import GroupOffsets, ObservedState, Observer, observe_table
 from etl.run.read_rows import (
@@ -77,114 +69,13 @@ from etl.run.run_context import RunContext
 from etl.run.service_interfaces import Member, now_ms
 from etl.run.spark_on_demand import RunSpark
 from etl.settings.choices import OwnershipMode
-from etl.settings.sections import GroupSettings, Settings
+from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-_OLD_SESSION_S = 30.0
-"""Longest session timeout of brokers before 0.10.1 by default (group.max.session.timeout.ms)."""
-
-
-def zookeeper_member(settings: Settings, zookeeper: ZooKeeper, run_id: str) -> ZooKeeperMember:
-    """Return a run as a consumer that is registered in ZooKeeper."""
-    group, source = settings.group, settings.source
-    hidden = INTERNAL_TOPICS.difference(source.topic_filter.literal_names)
-    topics = set()
-    for topic in read_topics(zookeeper):
-        if source.topic_filter.admits(topic) and topic not in hidden:
-            topics.add(topic)
-    options = MemberOptions(
-        source.broker_type,
-        frozenset(topics),
-        Strategy(group.join.assignment_strategy[0].value),
-        group.join.num_streams,
-        group.join.instance_id,
-        Timing(group.join.join_timeout_s),
-    )
-    return ZooKeeperMember(zookeeper, settings.group.id, settings.pipeline, run_id, options)
-
-
-def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedMember:
-    """Return a run as a member of a Kafka group. Raises SettingsError if the brokers do not support
-    it, TopicMissing without a topic.
-    """
-    group, source = settings.group, settings.source
-    with discovery.open_cluster() as cluster:
-        spoken = cluster.first(lambda consumer: consumer.membership())
-        unsupported = unspoken(settings, spoken)
-        if unsupported:
-            raise unsupported
-        topics = chosen_topics(discovery.describe(cluster, ()), source.topic_filter).topics
-        if not topics:
-            reject_missing_topics(settings, (), lambda: names_of_topics(cluster))
-    terms = MemberTerms(
-        settings.group.id,
-        tuple(sorted(topics)),
-        tuple(one.value for one in group.join.assignment_strategy),
-        group.join.instance_id,
-        session_of(group, spoken),
-        group.join.rebalance_timeout_s,
-        group.join.join_timeout_s,
-        answers_in_s=source.request_timeout_s,
-        holds_assignment=holds_assignment(settings),
-    )
-    return CoordinatedMember(
-        discovery.bootstrap(),
-        terms,
-        protocol=group.join.protocol,
-        broker_type=configured_family(source),
-        security=source.way_in,
-    )
-
-
-def holds_assignment(settings: Settings) -> bool:
-    """Return True if a run keeps revoked partitions until its rows are in the table and its offsets
-    committed (KIP-848). A classic group would wait all that time.
-    """
-    return commits_after_append(settings) and settings.group.join.protocol is GroupProtocol.CONSUMER
-
-
-def session_of(group: GroupSettings, spoken: SupportedMembership) -> float:
-    """Return the session timeout of the conf, else one that the broker accepts by default."""
-    if group.join.differs_from_default("session_timeout_s") or spoken.has_rebalance_timeout:
-        return group.join.session_timeout_s
-    return _OLD_SESSION_S
-
-
-def unspoken(settings: Settings, spoken: SupportedMembership) -> SettingsError | None:
-    """Return which part of the membership is unsupported by the brokers' release; None if all is
-    supported.
-    """
-    if settings.group.membership is not Membership.COORDINATOR:
-        return None
-    group = settings.group
-    brokers = "these brokers have no groups"
-    if spoken.release:
-        brokers = f"the brokers are Kafka {spoken.release}"
-    if not spoken.is_classic:
-        return SettingsError(
-            f"Joining a group in Kafka needs brokers of 0.9 or later; {brokers}",
-            key="group.offsets_storage",
-            action="Set group.offsets_storage: zookeeper to join the consumers that are registered "
-            "there",
-        )
-    if group.join.protocol is GroupProtocol.CONSUMER and not spoken.is_consumer:
-        return SettingsError(
-            f"group.join.protocol: consumer needs brokers of 4.0 or later; {brokers}",
-            key="group.join.protocol",
-            action="Set group.join.protocol: classic, or check the brokers' version and their "
-            "group.version",
-        )
-    if group.join.instance_id is not None and not spoken.is_static:
-        return SettingsError(
-            "group.join.instance_id names a static member, which needs brokers of 2.3 or later; "
-            f"{brokers}",
-            key="group.join.instance_id",
-            action="Remove the key: each run is a new member then",
-        )
-    return None
+    from etl.io.brokers.group_member import CoordinatedMember
+    from etl.io.zookeeper.group_member import ZooKeeperMember
 
 
 class GroupMembership:
@@ -211,12 +102,19 @@ class GroupMembership:
     def member(self) -> Member | None:
         """Return the membership, not joined yet; None if the conf has no `group.mode: join`."""
         if self._settings.group.membership is Membership.ZOOKEEPER:
+            from etl.run.member_of_run import zookeeper_member
+
             self._registered = zookeeper_member(self._settings, self._zookeeper, self._run_id)
             return self._registered
         if self._settings.group.membership is Membership.COORDINATOR:
-            self._coordinated = coordinated_member(self._settings, self._discovery)
+            self._coordinated = self._new_coordinated()
             return self._coordinated
         return None
+
+    def _new_coordinated(self) -> CoordinatedMember:
+        from etl.run.member_of_run import coordinated_member
+
+        return coordinated_member(self._settings, self._discovery)
 
     def owner_checks(self, partitions: Collection[TopicPartition]) -> Sequence[Check]:
         """Return the checks of a commit that a member in ZooKeeper owns these partitions."""
@@ -231,7 +129,7 @@ class GroupMembership:
             return
         if plan.commit.state is CommitState.IN_DOUBT:
             reject_other_offsets_storage(plan, self._offsets.storage)
-        member = self._coordinated or coordinated_member(self._settings, self._discovery)
+        member = self._coordinated or self._new_coordinated()
         with self._discovery.open_cluster() as cluster:
             found = None
             if plan.commit.state is CommitState.IN_DOUBT:

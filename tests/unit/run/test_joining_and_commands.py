@@ -42,7 +42,7 @@ from etl.model.snapshot import Ledger
 from etl.report.run_progress import Outcome
 from etl.run.backfill import Beginning
 from etl.run.ingest import ingest
-from etl.run.live_services import session_of, unspoken
+from etl.run.member_of_run import session_of, unspoken
 from etl.settings.choices import CommitWhen, OwnershipMode
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import GroupSettings, JoinSettings

@@ -352,9 +352,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 OnlyRetained = Annotated[
     bool, typer.Option("--only-retained", help="Leave out records that retention deleted.")
 ]
-POSITION = "an offset, earliest, latest, or a time: 2026-01-31T13:00Z, or -1h (before now)"
-"""Help of an offset or time."""
-START = f"Start, inclusive: {POSITION}."
+_TIME = "a time: 2026-01-31T13:00Z, or -1h (before now)"
+POSITION = f"an offset, earliest, latest, or {_TIME}"
+"""Help of an offset, a time or an end of the log."""
+START = f"Start, inclusive: an offset, or {_TIME}."
 END = "End, exclusive; as --from."
 From = Annotated[str, typer.Option("--from", metavar="POSITION", help=START, show_default=False)]
 Until = Annotated[str, typer.Option("--until", metavar="POSITION", help=END, show_default=False)]

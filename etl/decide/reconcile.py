@@ -477,7 +477,8 @@ def _accept_table(
     """Return what to do if the table may be another one than the plan's.
 
     `is_done`: the plan was in a table. Otherwise its rows are searched in the accepted table, or
-    another plan replaces it. `missing_rows`: rows of the plan that the table lacks; None: unknown.
+    another plan replaces it. `missing_rows`: rows of the plan, if the table does not name it;
+    None: unknown.
     """
     version = "none"
     if table:
@@ -488,14 +489,12 @@ def _accept_table(
         f"etl table accept-changes CONF {version} --reason ..."
     )
     if is_done:
-        given_up = "what it lacks of the plans until now is then given up"
+        at_most = ""
         if missing_rows:
-            given_up = (
-                f"the rows of plan {plan.number} ({missing_rows:,}), and what it lacks of the "
-                "plans before, are then given up"
-            )
+            at_most = f" (at most {missing_rows:,})"
         return (
-            f"{accept}; {given_up}, and loading continues after them{_first_position(plan)}. "
+            f"{accept}; rows that it lacks of plan {plan.number}{at_most} and of the plans before "
+            f"are then given up, and loading continues after them{_first_position(plan)}. "
             f"{LOAD_GIVEN_UP}"
         )
     earlier = ""

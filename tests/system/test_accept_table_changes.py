@@ -67,7 +67,7 @@ def test_an_earlier_table_that_is_put_back_lacks_a_plan_and_its_accepted_delete_
     table_id = DeltaTable(str(pipeline.table)).metadata().id
     texts = (
         f"The table at this path has id {table_id}, plan 3 went to ",
-        "the rows of plan 3 (20), and what it lacks of the plans before, are then given up",
+        "lacks of plan 3 (at most 20) and of the plans before are then given up",
         "etl backfills run CONF NAME -p TOPIC:PARTITION --from OFFSET --until OFFSET "
         "--only-unloaded",
     )

@@ -449,8 +449,8 @@ def test_a_restore_is_advised_with_what_it_takes_back_and_never_to_undo_another_
 @pytest.mark.parametrize(
     ("rows", "given_up"),
     [
-        (7, "the rows of plan 3 (7), and what it lacks of the plans before, are then given up"),
-        (None, "what it lacks of the plans until now is then given up"),
+        (7, "rows that it lacks of plan 3 (at most 7) and of the plans before are then given up"),
+        (None, "rows that it lacks of plan 3 and of the plans before are then given up"),
     ],
 )
 @pytest.mark.parametrize("policy", OnRowsRemoved)

@@ -1,9 +1,9 @@
 """How is the archive of Java classes made that halves Spark's start? (JEP 350)
 
 A JVM spends most of a small run loading and verifying some 20,000 classes of Spark and Delta; the
-archive holds them ready for memory mapping. It is made once per Java and pyspark, by a small run of
-everything that a pipeline does, into the cache. A JVM that it does not fit ignores it. Measured in
-docs/adr/0015.
+archive holds them ready for memory mapping. It is made once per Java and installed pyspark, by a
+small run of everything that a pipeline does, into the cache. A JVM that it does not fit ignores it.
+Measured in docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -55,15 +55,35 @@ def make_archive() -> Path | None:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with alone(archive.with_suffix(".lock")):
             if not archive.exists():
+                for stale in archive.parent.glob(f"{_installation()}*.jsa"):
+                    stale.unlink()
                 _make(archive)
     return archive if archive.exists() else None
 
 
 def _place() -> Path:
-    digest = hashlib.sha256(
-        f"{java_home()} {_java_release()} {spark_home()} {DELTA_VERSION}".encode()
-    ).hexdigest()[:12]
-    return cache_folder() / "classes" / f"spark-{digest}.jsa"
+    return cache_folder() / "classes" / f"{_installation()}-{_digest(_jars())}.jsa"
+
+
+def _installation() -> str:
+    """Return the first part of the name of all archives for this Java and this path of pyspark."""
+    return "spark-" + _digest(f"{java_home()} {_java_release()} {spark_home()} {DELTA_VERSION}")
+
+
+def _jars() -> str:
+    """Describe the jars of the class path as a JVM compares them with its archive's: their order,
+    sizes and times. A new installation at the same path has others.
+    """
+    described = []
+    with os.scandir(spark_home() / "jars") as entries:
+        for jar in [*delta_jars(), *map(Path, entries)]:
+            status = jar.stat()
+            described.append(f"{jar.name} {status.st_size} {status.st_mtime_ns}")
+    return " ".join(described)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _java_release() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from etl.decide.table_storage import PACKAGES_OF_STORES
 from etl.errors import SettingsError, Unreachable
-from etl.testkit import java_and_jars
+from etl.testkit import class_archive, java_and_jars
 from etl.testkit.brokers import JAFKA, RELEASES
 from etl.testkit.java_and_jars import cache_folder
 
@@ -150,6 +151,25 @@ def test_what_spark_brings_is_not_fetched_again() -> None:
     names = java_and_jars._names_in_spark()
     assert {"hadoop-client-api", "parquet-hadoop", "snappy-java", "spark-sql_2.13"} <= set(names)
     assert not [name for name in names if name.startswith("delta-")]
+
+
+def test_an_archive_of_classes_is_made_again_for_a_new_installation_at_the_same_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM compares the times of jars with its archive's, and ignores an older archive."""
+    jar = tmp_path / "spark" / "jars" / "spark-core.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    monkeypatch.setattr(class_archive, "spark_home", lambda: tmp_path / "spark")
+    monkeypatch.setattr(class_archive, "java_home", lambda: tmp_path / "java")
+    monkeypatch.setattr(class_archive, "delta_jars", list)
+    monkeypatch.setattr(class_archive, "_make", Path.touch)
+    first = class_archive.make_archive()
+    assert first is not None and str(first) in class_archive.archive_options()
+    os.utime(jar, (1, 1))
+    assert class_archive.archive_options() == ""
+    second = class_archive.make_archive()
+    assert second is not None and list(first.parent.glob("*.jsa")) == [second]
 
 
 def test_a_key_store_is_a_head_its_certificates_and_a_digest() -> None:

@@ -24,7 +24,6 @@ LONGEST = (
             "maintenance",
             "arrow_runs",
             "tables_with_rows",
-            "backfills",
             "set_offsets",
             "time_zones",
         )

@@ -60,11 +60,21 @@ def zookeeper(connect: str) -> Iterator[ZooKeeper]:
 
 @pytest.fixture(autouse=True)
 def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the test is marked so. Its rows are then made in this process."""
+    """Whether the test is marked so. Its rows are then made in this process.
+
+    A command of it that needs Spark fails, since a session of its own costs 20 seconds of processor
+    time; a test with such a command requests `spark`.
+    """
     is_marked = request.node.get_closest_marker("without_spark") is not None
     if is_marked:
         work_here(monkeypatch)
+    if is_marked and "spark" not in request.fixturenames:
+        monkeypatch.setattr("etl.run.spark_on_demand.RunSpark.session", _reject_session)
     return is_marked
+
+
+def _reject_session(*_: Any, **__: Any) -> None:
+    raise AssertionError("this command needs Spark: the test has to request the fixture `spark`")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ def put_back(pipeline: Pipeline, copy: Path) -> None:
     shutil.copytree(copy, pipeline.table)
 
 
+@pytest.mark.usefixtures("spark")
 def test_an_accepted_version_does_not_cover_another_commit_of_that_number(
     pipeline: Pipeline,
 ) -> None:

@@ -32,6 +32,7 @@ def backfill(pipeline: Pipeline, *words: str) -> Any:
     return pipeline.door("backfills", "run", after=(*words, "--yes"))
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_backfill_that_was_interrupted_loads_the_rest_once_and_every_command_knows_it(
     late: Pipeline,
 ) -> None:

@@ -103,6 +103,7 @@ def test_every_command_reports_a_missing_conf_file(
     assert "no/such.yaml" in result.err
 
 
+@pytest.mark.usefixtures("spark")
 def test_each_command_prints_one_document_before_the_first_run_and_after_it(
     pipeline: Pipeline,
 ) -> None:

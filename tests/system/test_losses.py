@@ -254,6 +254,7 @@ def test_expired_offsets_are_a_row_of_the_losses_table_and_strict_ends_with_3(
     ]
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_strict_ends_with_3(
     make_pipeline: Callable[..., Pipeline], caplog: pytest.LogCaptureFixture
 ) -> None:

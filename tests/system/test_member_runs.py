@@ -71,6 +71,7 @@ def test_a_run_with_a_registered_consumer_reads_its_assignment_and_reports_the_o
     assert read == {0: 35, 1: 40, 2: 35} and pipeline.committed() == dict.fromkeys(range(4), 40)
 
 
+@pytest.mark.usefixtures("spark")
 def test_with_a_foreign_consumer_each_record_is_read_by_one_member_also_after_a_rejected_commit(
     make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:

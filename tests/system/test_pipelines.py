@@ -24,6 +24,7 @@ from tests.system.driving import Before, Pipeline, broken_off_before
 pytestmark = pytest.mark.without_spark
 
 
+@pytest.mark.usefixtures("spark")
 def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_retired(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def take_over(pipeline: Pipeline, place: str, *options: str) -> Any:
     )
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_renamed_group_is_rejected_until_it_inherits_and_then_loads_nothing_twice(
     pipeline: Pipeline, renamed: Pipeline
 ) -> None:
@@ -168,6 +170,7 @@ def lose_the_place(pipeline: Pipeline, heir: Pipeline) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("spark")
 def test_verify_names_the_replay_that_removes_exactly_the_second_copies(
     pipeline: Pipeline, renamed: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

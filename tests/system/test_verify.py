@@ -28,6 +28,7 @@ def log_of(document: Any, partition: int) -> Any:
 
 
 @pytest.mark.without_spark
+@pytest.mark.usefixtures("spark")
 def test_deleted_rows_are_distinguished_from_a_missing_one_until_an_operator_accepts_the_loss(
     pipeline: Pipeline,
 ) -> None:
@@ -85,6 +86,7 @@ def test_records_that_a_transform_of_dataframes_leaves_out_are_counted_by_plan(
 
 
 @pytest.mark.without_spark
+@pytest.mark.usefixtures("spark")
 def test_records_that_a_batch_transform_leaves_out_are_proven_range_by_range(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_records_that_a_batch_transform_leaves_out_are_proven_range_by_range(
 
 
 @pytest.mark.without_spark
+@pytest.mark.usefixtures("spark")
 def test_a_foreign_row_without_a_record_is_reported_and_so_is_a_lost_file(
     pipeline: Pipeline,
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_foreign_row_without_a_record_is_reported_and_so_is_a_lost_file(
 
 @pytest.mark.long
 @pytest.mark.without_spark
+@pytest.mark.usefixtures("spark")
 def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_the_cause_is_unknown(
     pipeline: Pipeline,
 ) -> None:
@@ -163,6 +167,7 @@ def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_th
 
 
 @pytest.mark.without_spark
+@pytest.mark.usefixtures("spark")
 def test_a_foreign_table_created_after_plan_1_takes_the_plan_once_it_is_accepted(
     pipeline: Pipeline,
 ) -> None:
@@ -184,6 +189,7 @@ def test_a_foreign_table_created_after_plan_1_takes_the_plan_once_it_is_accepted
 
 
 @pytest.mark.without_spark
+@pytest.mark.usefixtures("spark")
 def test_an_update_of_another_writer_is_reported_as_by_a_run_until_it_is_accepted(
     pipeline: Pipeline,
 ) -> None:

@@ -53,19 +53,26 @@ def all_well(pipeline: Pipeline) -> CommandResult:
 
 
 def tree(pipeline: Pipeline) -> dict[str, Any]:
-    """Every znode with its stat and every file with its time, but for the rewritten conf."""
+    """Every znode of the group and the topic with its stat, the names of all groups and topics, and
+    every file with its time, but for the rewritten conf.
+    """
     found: dict[str, Any] = {}
+    folders = ("/", "/kafka", "/consumers", "/kafka/consumers", "/kafka/brokers/topics")
+    waiting = [
+        f"/consumers/{pipeline.group}",
+        f"/kafka/consumers/{pipeline.group}",
+        f"/kafka/brokers/topics/{pipeline.topic}",
+    ]
     with pipeline.zookeeper() as client:
         client.chroot = ""
-        waiting = ["/consumers", "/kafka/consumers", "/kafka/brokers/topics"]
+        for folder in folders:
+            if client.exists(folder):
+                found[folder] = sorted(client.get_children(folder))
         while waiting:
             path = waiting.pop()
             if client.exists(path):
-                payload, stat = client.get(path)
-                found[path] = (payload, stat)
+                found[path] = client.get(path)
                 waiting += [f"{path}/{child}" for child in client.get_children(path)]
-        found["/"] = sorted(client.get_children("/"))
-        found["/kafka"] = client.exists("/kafka"), sorted(client.get_children("/kafka"))
     for file in sorted(pipeline.folder.rglob("*")):
         found[str(file)] = file.stat().st_mtime_ns if file.is_file() else None
     for rewritten in (pipeline.folder, pipeline.folder / "conf.yaml"):

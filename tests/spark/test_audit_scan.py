@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,16 +37,24 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "a table of ours")
 
 
+@pytest.fixture(scope="module")
+def made(
+    rows_of: Callable[[Plan], DataFrame],
+    make_plan: Callable[..., Plan],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A table of one plan without offsets 5 to 7 and 33,000, which the log lacks; made once."""
+    folder = tmp_path_factory.mktemp("made") / "table"
+    plan = make_plan(1, ranges=RANGES)
+    rows = rows_of(plan).where("topic = 'views' or not (offset between 5 and 7 or offset = 33000)")
+    append_rows(rows, plan, app_id=APP, path=str(folder), partition_by=("topic",))
+    return folder
+
+
 @pytest.fixture
-def filled(
-    path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame]
-) -> DataFrame:
-    """The rows of one plan but for offsets 5 to 7 and 33,000, which the log lacks."""
-    rows = rows_of(make_plan(1, ranges=RANGES)).where(
-        "topic = 'views' or not (offset between 5 and 7 or offset = 33000)"
-    )
-    append_rows(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",))
-    return rows
+def filled(made: Path, path: str) -> None:
+    """The test's own copy of that table: a table's log names its files relative to it."""
+    shutil.copytree(made, path)
 
 
 def rows_of_others(rows: list[tuple[Any, Any, Any]]) -> pyarrow.Table:
@@ -77,19 +86,15 @@ def find(spark: SparkSession, path: str) -> dict[TopicPartition, PartitionFindin
 
 
 def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_found_where_it_is(
-    spark: SparkSession, filled: DataFrame, path: str
+    spark: SparkSession, filled: None, path: str
 ) -> None:
     right = find(spark, path)
     assert [f.is_right for f in right.values()] == [True, True]
     assert (right[CLICKS].found_rows, right[VIEWS].found_rows) == (70_016, 10)
 
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE topic = 'clicks' AND offset IN (9, 40000)")
-    views = filled.where("topic = 'views'")
-    more = views.where("offset >= 1000008").unionAll(views.where("offset = 1000009"))
-    stray = views.limit(1).selectExpr(
-        "key", "value", "topic", "partition", "offset * 2 as offset", *views.columns[5:]
-    )
-    more.unionAll(stray).write.format("delta").mode("append").save(path)
+    DeltaTable(path).delete("topic = 'clicks' AND offset IN (9, 40000)")
+    more = [("views", 3, offset) for offset in (1_000_008, 1_000_009, 1_000_009, 2_000_000)]
+    write_deltalake(path, rows_of_others(more), mode="append", schema_mode="merge")
     found = find(spark, path)
     clicks, views_found = found[CLICKS], found[VIEWS]
     assert (clicks.missing, clicks.missing_first, clicks.double_rows) == (2, (9, 40_000), 0)
@@ -105,10 +110,11 @@ def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_f
 
 
 def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(
-    spark: SparkSession, filled: DataFrame, path: str
+    spark: SparkSession, path: str
 ) -> None:
-    for column in ("incarnation", "offset"):
-        filled.where("topic = 'views'").drop(column).write.format("delta").save(f"{path}-{column}")
+    rows = rows_of_others([("views", 3, 0)])
+    write_deltalake(f"{path}-incarnation", rows)
+    write_deltalake(f"{path}-offset", rows.drop_columns(["offset"]))
     assert [a for a, _ in Scan(spark, f"{path}-incarnation").buckets()] == [AuditedPartition(VIEWS)]
     with pytest.raises(SettingsError, match="no column offset"):
         list(Scan(spark, f"{path}-offset").buckets())
@@ -171,12 +177,12 @@ def test_a_file_that_is_lost_or_damaged_is_named(
     assert caught.value.where["file"] == file.name
 
 
-def test_results_are_counted_again_from_the_files_of_the_commit(filled: Any, path: str) -> None:
+def test_results_are_counted_again_from_the_files_of_the_commit(filled: None, path: str) -> None:
     assert recount(path, 0, RANGES) == Recount(RECEIPTS)
 
 
 def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_since(
-    filled: Any, path: str
+    filled: None, path: str
 ) -> None:
     DeltaTable(path).delete("topic = 'views'")
     assert recount_commit(path, 0, RANGES) == RECEIPTS

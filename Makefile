@@ -10,8 +10,8 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gate gate-releases unit lint test-brokers test-groups test-groups-long
-.PHONY: test-networks test-airflow test-airflow-slow airflow-demo chaos fuzz
+.PHONY: help setup demo test collect gate gate-releases unit lint test-brokers test-groups
+.PHONY: test-groups-long test-networks test-airflow test-airflow-slow airflow-demo chaos fuzz
 .PHONY: bench bench-quick bench-parts clean
 
 help: ## list the targets
@@ -41,7 +41,13 @@ demo: setup ## kill a run on a real ZooKeeper, Kafka, Spark and Delta, and prove
 # Tests: unit, wire, spark, brokers and system, without the slow ones (markers in setup.cfg).
 # WORKERS=1 runs one test at a time.
 test: ## lint and tests
-	@$(MAKE) --no-print-directory --jobs=3 lint gate gate-releases
+	@$(MAKE) --no-print-directory --jobs=2 lint collect
+	@$(MAKE) --no-print-directory --jobs=2 gate gate-releases
+
+# Rewrites the assertions of all test modules once, which each worker would do by itself. A module
+# that cannot be imported is reported by the gate.
+collect: setup
+	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null 2>&1 || true
 
 # Each worker has its own cluster and Spark. Files run in the order of testpaths, the longest first
 # (tests/units_of_work.py).

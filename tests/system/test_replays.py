@@ -17,6 +17,8 @@ from etl.run.spark_on_demand import RunSpark
 from tests.command_result import refused
 from tests.system.driving import Pipeline
 
+pytestmark = [pytest.mark.without_spark, pytest.mark.usefixtures("spark")]
+"""Loads are without Spark; a replay with a transform of DataFrames is by Spark."""
 MARKS = """
 def marked(rows):
     from pyspark.sql import functions

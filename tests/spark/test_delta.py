@@ -385,7 +385,7 @@ def test_a_delete_between_two_of_our_commits_is_seen_from_the_commit_the_ledger_
 
 
 def test_what_moves_no_row_is_quiet(
-    spark: Any, append: Any, make_plan: Any, two_plans: str
+    spark: Any, make_plan: Any, rows_of: Any, two_plans: str
 ) -> None:
     path = two_plans
     for statement in (
@@ -397,7 +397,9 @@ def test_what_moves_no_row_is_quiet(
     spark.read.format("delta").load(path).limit(1).write.format("delta").mode("append").save(path)
     assert DeltaTable(path).version() == 5
     assert read(path).foreign == ()
-    assert append(make_plan(3, table_id=read(path).id)).result is Result.APPLIED
+    for number, writer in enumerate(WRITERS.values(), start=3):
+        plan = make_plan(number, table_id=read(path).id)
+        assert appending(writer, rows_of, path)(plan).result is Result.APPLIED
 
 
 def test_a_cleaned_up_log_keeps_the_number_and_loses_the_stamp(

@@ -144,6 +144,8 @@ def test_a_task_uses_the_timeout_of_its_options_and_has_less_patience_when_it_is
         return iter(())
 
     monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
+    # Not the first task of a process, which asks Spark for the files of spark-submit.
+    monkeypatch.setattr("etl.reader.run_task._tasks", 2)
     options = {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks", "request_timeout_s": "2.5"}
     reader = OffsetRanges(options).reader(None)
     for attempt in range(3):

@@ -62,13 +62,16 @@ def zookeeper(connect: str) -> Iterator[ZooKeeper]:
 def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the test is marked so. Its rows are then made in this process.
 
-    A command of it that needs Spark fails, since a session of its own costs 20 seconds of processor
-    time; a test with such a command requests `spark`.
+    A command of any test that needs Spark fails where the test does not request the session of its
+    worker: one of the command's own costs 20 seconds of processor time.
     """
     is_marked = request.node.get_closest_marker("without_spark") is not None
     if is_marked:
         work_here(monkeypatch)
-    if is_marked and "spark" not in request.fixturenames:
+    requested = set(request.fixturenames)
+    if not is_marked and "pipeline" in requested:
+        requested.add("spark")
+    if "spark" not in requested:
         monkeypatch.setattr("etl.run.spark_on_demand.RunSpark.session", _reject_session)
     return is_marked
 

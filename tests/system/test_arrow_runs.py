@@ -59,6 +59,7 @@ def test_every_column_of_every_row_is_what_sparks_writer_writes(
     assert any(row["headers"] for row in rows)
 
 
+@pytest.mark.usefixtures("spark")
 def test_results_travel_with_the_commit_so_a_crash_before_the_record_costs_no_count(
     by_arrow: Pipeline,
 ) -> None:

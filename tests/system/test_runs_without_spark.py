@@ -19,6 +19,7 @@ def small(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     return make_pipeline(**SMALL)
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_small_run_loads_its_records_once_and_no_spark_is_loaded(small: Pipeline) -> None:
     small.produce(400)
     cost, outcomes = watched_run(small)
@@ -29,6 +30,7 @@ def test_a_small_run_loads_its_records_once_and_no_spark_is_loaded(small: Pipeli
     assert small.door("verify").document["found_rows"] == 400
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_run_that_ends_before_its_append_is_finished_by_the_next_one_with_or_without_spark(
     small: Pipeline,
 ) -> None:

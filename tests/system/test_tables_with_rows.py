@@ -96,10 +96,11 @@ def test_a_table_of_a_streaming_query_is_rejected_until_a_run_begins_after_its_r
     assert proof.code == 9 and added in proof.err, proof.err
 
 
+@pytest.mark.without_spark
 def test_rows_accepted_as_another_logs_stay_and_the_next_incarnation_loads_every_record(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
-    heir = written_by_a_query(pipeline, spark, "spark")
+    heir = written_by_a_query(pipeline, spark, "auto")
     refused(heir.run(), 5)
     result = accepted(heir)
     assert result.code == 0 and heir.topic in result.document["message"], result.err

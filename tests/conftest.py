@@ -88,9 +88,11 @@ def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[S
     }
     wanted = settings_for(for_path, {}) if for_path else {}
     jars = [*store_jars(packages(wanted)), *([jar_path()] if is_ours(wanted) else [])]
-    session = build_session(
-        "tests", {**spark_settings("local[2,2]", besides=jars), **small, **wanted}
-    )
+    chosen = {**spark_settings("local[2,2]", besides=jars), **small, **wanted}
+    # Where one compiler works alone, code has 48 MB by default: within a minute of tests these are
+    # full, and from then on code is dropped and compiled again.
+    chosen["spark.driver.extraJavaOptions"] += " -XX:ReservedCodeCacheSize=240m"
+    session = build_session("tests", chosen)
     try:
         yield session
     finally:

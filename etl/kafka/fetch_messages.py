@@ -295,9 +295,7 @@ class _Response(Reader):
         if self._version < _FIRST_COMPACT:
             return self.string16("a topic's name")
         if self._version < FIRST_WITH_TOPIC_IDS:
-            return self.decoded(
-                self.span(self.unsigned_varint() - 1, "a topic's name"), "a topic's name"
-            )
+            return self.compact_string("a topic's name")
         topic_id = UUID(bytes=bytes(self.span(16, "a topic's id")))
         if topic_id not in self._names:
             raise self.corrupt(f"The topic with the id {topic_id} was not requested")
@@ -323,12 +321,9 @@ class _Response(Reader):
         return self.span(length, "the record set")
 
     def tags(self) -> None:
-        """Skip tagged fields (KIP-482): a reader needs none of them."""
-        if self._version < _FIRST_COMPACT:
-            return
-        for _ in range(self.unsigned_varint()):
-            self.unsigned_varint()
-            self.span(self.unsigned_varint(), "a tagged field")
+        """Skip the tagged fields of a struct, in versions that have them."""
+        if self._version >= _FIRST_COMPACT:
+            self.skip_tags()
 
 
 _NOTHING_APPENDED = BrokerRefusal(

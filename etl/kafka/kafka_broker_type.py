@@ -323,7 +323,9 @@ class KafkaProtocol(BrokerProtocol):
                 isolation=isolation,
                 epochs=epochs,
             ),
-            partial(many_partition_messages.parse_offsets, is_last_stable=is_stable),
+            partial(
+                many_partition_messages.parse_offsets, requested=times, is_last_stable=is_stable
+            ),
         )
 
     @property
@@ -344,7 +346,7 @@ class KafkaProtocol(BrokerProtocol):
                 isolation=Isolation.READ_UNCOMMITTED,
                 epochs=epochs,
             ),
-            many_partition_messages.parse_offsets,
+            partial(many_partition_messages.parse_offsets, requested=times),
         )
 
     def segment_start_before(
@@ -420,7 +422,7 @@ class KafkaProtocol(BrokerProtocol):
         return self._request_by_partition(
             self.version_of(Api.OFFSET_FOR_LEADER_EPOCH),
             partial(many_partition_messages.encode_epoch_ends, epochs=epochs, current=current),
-            many_partition_messages.parse_epoch_ends,
+            partial(many_partition_messages.parse_epoch_ends, requested=epochs),
         )
 
     def log_sizes(
@@ -430,7 +432,7 @@ class KafkaProtocol(BrokerProtocol):
         return self._request_by_partition(
             version,
             partial(many_partition_messages.encode_log_dirs, partitions=partitions),
-            many_partition_messages.parse_log_dirs,
+            partial(many_partition_messages.parse_log_dirs, requested=partitions),
         )
 
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:

@@ -171,7 +171,7 @@ def _steps_of(message: Any, version: int) -> tuple[Step, ...]:
     flexible = _holds(schema["flexibleVersions"], version)
     header = [_skipping("the correlation id", 4)]
     if flexible:
-        header.append(_tags)
+        header.append(Reader.skip_tags)
     return (*header, *_steps(schema["fields"], version, flexible))
 
 
@@ -207,7 +207,7 @@ def _steps(
     if has_tags is None:
         has_tags = flexible
     if has_tags:
-        steps.append(_tags)
+        steps.append(Reader.skip_tags)
     return steps
 
 
@@ -353,13 +353,6 @@ def _array(
                 step(reader)
 
     return walk
-
-
-def _tags(reader: Reader) -> None:
-    """Skip tagged fields (KIP-482): none of the supported versions needs one."""
-    for _ in range(reader.unsigned_varint()):
-        reader.unsigned_varint()
-        reader.span(reader.unsigned_varint(), "a tagged field")
 
 
 def _holds(versions: str, version: int) -> bool:

@@ -17,7 +17,7 @@ supported versions is needed, so they are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -33,7 +33,7 @@ from etl.kafka.kafka_python_messages import (
     or_none,
     select_topics,
 )
-from etl.kafka.primitives import Reader, Writer
+from etl.kafka.primitives import Reader, Writer, compact_length
 from etl.kafka.request_values import (
     ClusterMetadata,
     CommittedOffset,
@@ -71,6 +71,8 @@ _PARTITION_ROW = Struct(">hiii")
 _REPLICA_LISTS = ("replicas", "in-sync replicas", "offline replicas")
 _LENGTHS_OF_LISTS = itemgetter(slice(4, None))
 _LAST = itemgetter(-1)
+_ARRAY_LENGTH = Struct(">i")
+_TEXT_LENGTH = Struct(">h")
 _MAX_PORT = 65535
 
 
@@ -122,21 +124,23 @@ def encode_list_offsets(
 def parse_offsets(
     version: int,
     answer: memoryview,
+    requested: Iterable[TopicPartition] = (),
     *,
     is_last_stable: bool = False,
     **place: Any,
 ) -> ThrottledAnswer[dict[TopicPartition, ListedOffset]]:
-    """Parse the offsets of partitions. Raises CorruptData.
+    """Parse the offsets of partitions, by the `requested` objects. Raises CorruptData.
 
     `is_last_stable`: see `ListedOffset`; it holds for all of them.
     """
     reader, is_flexible = _answer(Api.LIST_OFFSETS, version, answer, place)
     throttled_ms = reader.int32() if version >= 2 else 0
     layout = _OFFSET_AND_EPOCH_ROW if version >= 4 else _OFFSET_ROW
+    known = _by_name(requested)
     found: dict[TopicPartition, ListedOffset] = {}
-    for topic, rows in _topic_rows(reader, layout, is_flexible, index_at=0):
+    for topic, rows in _topic_rows(reader, layout, is_flexible):
         for index, code, time_ms, offset, *more in rows:
-            partition = TopicPartition(topic, index)
+            partition = known.get((topic, index, None)) or _partition(reader, topic, index)
             epoch = None
             if version >= 4:
                 epoch = or_none(more[0])
@@ -146,7 +150,8 @@ def parse_offsets(
                 or_none(offset),
                 or_none(time_ms),
                 epoch,
-                is_last_stable=is_last_stable,
+                None,
+                is_last_stable,
             )
     return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
@@ -181,17 +186,17 @@ def encode_epoch_ends(
 
 
 def parse_epoch_ends(
-    version: int, answer: memoryview, **place: Any
+    version: int, answer: memoryview, requested: Iterable[TopicPartition] = (), **place: Any
 ) -> ThrottledAnswer[EpochEndsResponse]:
-    """Parse the ends of epochs. Raises CorruptData."""
+    """Parse the ends of epochs, by the `requested` objects. Raises CorruptData."""
     reader, is_flexible = _answer(Api.OFFSET_FOR_LEADER_EPOCH, version, answer, place)
     throttled_ms = reader.int32()
+    known = _by_name(requested)
     found = EpochEndsResponse()
-    for topic, rows in _topic_rows(reader, _EPOCH_END_ROW, is_flexible, index_at=1):
+    for topic, rows in _topic_rows(reader, _EPOCH_END_ROW, is_flexible):
         for code, index, epoch, end, *_ in rows:
-            found[TopicPartition(topic, index)] = EpochEndResponse(
-                error_of(code), or_none(epoch), or_none(end)
-            )
+            partition = known.get((topic, index, None)) or _partition(reader, topic, index)
+            found[partition] = EpochEndResponse(error_of(code), or_none(epoch), or_none(end))
     return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
 
@@ -210,29 +215,31 @@ def encode_log_dirs(
 
 
 def parse_log_dirs(
-    version: int, answer: memoryview, **place: Any
+    version: int, answer: memoryview, requested: Iterable[TopicPartition] = (), **place: Any
 ) -> ThrottledAnswer[dict[TopicPartition, int]]:
-    """Parse the bytes of the segments of each partition on this broker. Raises CorruptData.
+    """Parse the bytes of the segments of each partition on this broker, by the `requested` objects.
+    Raises CorruptData.
 
     Future replicas, which move to another disk, are left out.
     """
     reader, is_flexible = _answer(Api.DESCRIBE_LOG_DIRS, version, answer, place)
     throttled_ms = reader.int32()
+    known = _by_name(requested)
     found: dict[TopicPartition, int] = {}
     if version >= 3:
         reader.int16()  # the error of the whole request: then there are no folders
     for _ in range(_length(reader, "folders", is_flexible)):
         code = reader.int16()
         _text(reader, "the folder", is_flexible)
-        for topic, rows in _topic_rows(reader, _LOG_DIR_ROW, is_flexible, index_at=0):
-            if code != 0:
-                continue
+        for topic, rows in _topic_rows(reader, _LOG_DIR_ROW, is_flexible):
             for index, size, _, is_future, *_ in rows:
-                if not is_future:
-                    found[TopicPartition(topic, index)] = size
+                partition = known.get((topic, index, None)) or _partition(reader, topic, index)
+                if code == 0 and not is_future:
+                    found[partition] = size
         if version >= 4:
             reader.span(16, "the disk's size")
-        _tags(reader, is_flexible)
+        if is_flexible:
+            reader.skip_tags()
     return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
 
@@ -253,7 +260,7 @@ def parse_cluster(
         if not -1 <= port <= _MAX_PORT:
             raise reader.corrupt(f"Port is {port}")
         _text_or_none(reader, "a rack")
-        _tags(reader, True)
+        reader.skip_tags()
         brokers[number] = Broker(number, host, port)
     cluster_id = _text_or_none(reader, "the cluster's id")
     reader.int32()  # the controller
@@ -286,7 +293,7 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
         partition = TopicPartition(name, index)
         partitions.append(PartitionMetadata(partition, error_of(partition_code), leader))
     reader.int32()  # authorized operations
-    _tags(reader, True)
+    reader.skip_tags()
     return TopicMetadata(
         name,
         error_of(code),
@@ -333,7 +340,7 @@ def _partition_row(reader: Reader) -> tuple[tuple[int, ...], list[int]]:
         length = _length(reader, field, True)
         reader.span(4 * length, field)
         lengths.append(length)
-    _tags(reader, True)
+    reader.skip_tags()
     return row, lengths
 
 
@@ -356,37 +363,22 @@ def _finish_request(
     is_flexible: bool,
 ) -> bytes:
     """Write the topics array, a row per partition, which is the last field; return the frame."""
+    array_length: Callable[[int], bytes] = _ARRAY_LENGTH.pack
+    text_length: Callable[[int], bytes] = _TEXT_LENGTH.pack
+    no_tags = b""
+    if is_flexible:
+        array_length = compact_length
+        text_length = compact_length
+        no_tags = b"\0"
     topics = by_topic(partitions)
-    _put_length(request, len(topics), is_flexible)
+    fields = [array_length(len(topics))]
     for topic, partitions_of_topic in topics.items():
-        _put_text(request, topic, is_flexible)
-        _put_length(request, len(partitions_of_topic), is_flexible)
-        request.raw(b"".join([layout.pack(*row(partition)) for partition in partitions_of_topic]))
-        _put_tags(request, is_flexible)
-    _put_tags(request, is_flexible)
-    return request.framed()
-
-
-def _put_length(request: Writer, length: int, is_flexible: bool) -> None:
-    if is_flexible:
-        request.unsigned_varint(length + 1)
-    else:
-        request.int32(length)
-
-
-def _put_text(request: Writer, text: str, is_flexible: bool) -> None:
-    content = text.encode()
-    if is_flexible:
-        request.unsigned_varint(len(content) + 1)
-    else:
-        request.int16(len(content))
-    request.raw(content)
-
-
-def _put_tags(request: Writer, is_flexible: bool) -> None:
-    """Write that there are no tagged fields."""
-    if is_flexible:
-        request.int8(0)
+        name = topic.encode()
+        fields += (text_length(len(name)), name, array_length(len(partitions_of_topic)))
+        fields += [layout.pack(*row(partition)) for partition in partitions_of_topic]
+        fields.append(no_tags)
+    fields.append(no_tags)
+    return request.raw(b"".join(fields)).framed()
 
 
 def _answer(
@@ -396,18 +388,33 @@ def _answer(
     reader = Reader(answer, api=f"{api.name} v{version}", **place)
     is_flexible = version >= _FIRST_FLEXIBLE[api]
     reader.int32()
-    _tags(reader, is_flexible)
+    if is_flexible:
+        reader.skip_tags()
     return reader, is_flexible
 
 
-def _topic_rows(
-    reader: Reader, layout: Struct, is_flexible: bool, *, index_at: int
-) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
-    """Yield each topic with the rows of its partitions.
+def _by_name(
+    partitions: Iterable[TopicPartition],
+) -> dict[tuple[str, int, int | None], TopicPartition]:
+    """Return requested partitions by their names in responses.
 
-    `index_at`: the index of the partition number in a row.
+    Values of a response that are found by the requested objects need no objects of their own, and
+    are found later without a comparison of the topics' names.
     """
-    index_of = itemgetter(index_at)
+    return {partition: partition for partition in partitions}
+
+
+def _partition(reader: Reader, topic: str, index: int) -> TopicPartition:
+    """Return a partition that was not requested. Raises CorruptData for an impossible number."""
+    if index < 0:
+        raise reader.corrupt("A partition number is negative")
+    return TopicPartition(topic, index)
+
+
+def _topic_rows(
+    reader: Reader, layout: Struct, is_flexible: bool
+) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
+    """Yield each topic with the rows of its partitions."""
     # In flexible versions a row may end with one more number, the count of its tagged fields.
     with_tags = Struct(f"{layout.format}B")
     for _ in range(_length(reader, "topics", is_flexible)):
@@ -415,11 +422,9 @@ def _topic_rows(
         count = _length(reader, "partitions", is_flexible)
         if is_flexible:
             rows = _rows_with_tags(reader, count, layout, with_tags)
+            reader.skip_tags()
         else:
             rows = list(layout.iter_unpack(reader.span(count * layout.size, "partitions")))
-        if rows and min(map(index_of, rows)) < 0:
-            raise reader.corrupt("A partition number is negative")
-        _tags(reader, is_flexible)
         yield topic, rows
 
 
@@ -436,7 +441,7 @@ def _rows_with_tags(
     rows = []
     for _ in range(count):
         rows.append(layout.unpack(reader.span(layout.size, "a partition")))
-        _tags(reader, True)
+        reader.skip_tags()
     return rows
 
 
@@ -450,10 +455,8 @@ def _length(reader: Reader, field: str, is_flexible: bool) -> int:
 
 def _text(reader: Reader, field: str, is_flexible: bool) -> str:
     if is_flexible:
-        length = reader.unsigned_varint() - 1
-    else:
-        length = reader.int16()
-    return reader.decoded(reader.span(length, field), field)
+        return reader.compact_string(field)
+    return reader.string16(field)
 
 
 def _text_or_none(reader: Reader, field: str) -> str | None:
@@ -463,17 +466,10 @@ def _text_or_none(reader: Reader, field: str) -> str | None:
     return reader.decoded(reader.span(length, field), field)
 
 
-def _tags(reader: Reader, is_flexible: bool) -> None:
-    if not is_flexible:
-        return
-    for _ in range(reader.unsigned_varint()):
-        reader.unsigned_varint()
-        reader.span(reader.unsigned_varint(), "a tagged field")
-
-
 def _ended(reader: Reader, throttled_ms: int, is_flexible: bool) -> int:
     """Return `throttled_ms`. Raises CorruptData if bytes follow the end."""
-    _tags(reader, is_flexible)
+    if is_flexible:
+        reader.skip_tags()
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
     return throttled_ms

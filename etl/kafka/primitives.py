@@ -80,9 +80,19 @@ class Reader:
         self.at = until
         return self._view[start:until]
 
+    def skip_tags(self) -> None:
+        """Skip the tagged fields of a struct (KIP-482): no supported version needs one."""
+        for _ in range(self.unsigned_varint()):
+            self.unsigned_varint()
+            self.span(self.unsigned_varint(), "a tagged field")
+
     def string16(self, message: str) -> str:
         """Read an int16 byte length, then UTF-8. Null raises CorruptData."""
         return self.decoded(self.span(self.int16(), message), message)
+
+    def compact_string(self, field: str) -> str:
+        """Read the length of a flexible version, then UTF-8. Null raises CorruptData."""
+        return self.decoded(self.span(self.unsigned_varint() - 1, field), field)
 
     def decoded(self, span: memoryview, field: str) -> str:
         """Decode a span as UTF-8."""
@@ -124,6 +134,23 @@ class Reader:
         return number
 
 
+def unsigned_varint(number: int) -> bytes:
+    """Encode seven bits a byte, low bits first (KIP-482)."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def compact_length(length: int) -> bytes:
+    """Encode the length of a text or array in a flexible version, which is one more (KIP-482)."""
+    if length < 0x7F:
+        return bytes((length + 1,))
+    return unsigned_varint(length + 1)
+
+
 class Writer:
     """Sequential writer of the bytes of a request."""
 
@@ -160,10 +187,7 @@ class Writer:
 
     def unsigned_varint(self, number: int) -> Self:
         """Write seven bits a byte, low bits first (KIP-482)."""
-        while number > 0x7F:
-            self._bytes.append(number & 0x7F | 0x80)
-            number >>= 7
-        self._bytes.append(number)
+        self._bytes += unsigned_varint(number)
         return self
 
     def raw(self, content: bytes) -> Self:

@@ -129,10 +129,13 @@ def test_epoch_ends_are_read_as_written(ends: dict[TopicPartition, int], version
     fields = {"error_code": 0, "leader_epoch": 2, "end_offset": ends.__getitem__}
     topics = in_topics(ends, "topic", partition=number, **fields)
     response = answered(OffsetForLeaderEpochResponse, version, throttle_time_ms=9, topics=topics)
-    assert many_partition_messages.parse_epoch_ends(version, response) == (
-        {partition: EpochEndResponse(None, 2, end) for partition, end in ends.items()},
-        9,
-    )
+    expected = {partition: EpochEndResponse(None, 2, end) for partition, end in ends.items()}
+    assert many_partition_messages.parse_epoch_ends(version, response) == (expected, 9)
+    # Also by the objects of the request, whatever else the response names.
+    requested = list(ends)[::2]
+    reported = many_partition_messages.parse_epoch_ends(version, response, requested).answer
+    assert reported == expected
+    assert {id(partition) for partition in reported} >= {id(partition) for partition in requested}
 
 
 @given(sizes=st.dictionaries(LOGS, INT64), version=st.integers(0, 4))

@@ -170,14 +170,17 @@ class Cluster(OffsetsByTime):
         if not times:
             return {}
         try:
-            listed = self.list_offsets(times, isolation, 0.0, None, found.leaders).offsets
+            listed = self.list_offsets(times, isolation, 0.0, None, found.leaders).listed
         except OtherRelease:
             raise
         except (SettingsError, BrokerUnreachable):
             return {}
         retained: dict[TopicPartition, int] = {}
-        for partition, offset in listed.items():
-            retained[partition] = found.extents[partition].end_offset if offset is None else offset
+        for partition, found_there in listed.items():
+            if found_there.offset is None:
+                retained[partition] = found.extents[partition].end_offset
+            else:
+                retained[partition] = found_there.offset
         return retained
 
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:

@@ -20,8 +20,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from etl.errors import (
     BrokerError,
@@ -54,13 +55,14 @@ from etl.model.partitions import (
     PartitionOffsets,
     TopicPartition,
     drop_keys,
-    values_of,
+    known_values,
 )
 from etl.model.security import OPEN, Security
 from etl.settings.choices import TIMEOUT_S
 
 Answer = TypeVar("Answer")
 Subject = TypeVar("Subject")
+Value = TypeVar("Value")
 MAX_PARALLEL_BROKERS = 64
 """Brokers that are requested in parallel, each by a thread: a slow broker delays no other."""
 
@@ -68,6 +70,14 @@ MAX_PARALLEL_BROKERS = 64
 def max_kept_connections() -> int:
     """Return half of the files that this process may open, less those of parallel requests."""
     return max(0, open_files() // 2 - MAX_PARALLEL_BROKERS)
+
+
+class LedPartitions(NamedTuple, Generic[Value]):
+    """Partitions that one broker leads, each with a value of a request."""
+
+    values: dict[TopicPartition, Value]
+    epochs: dict[TopicPartition, int | None]
+    """Their leader epochs, as they are known here."""
 
 
 Registry = Callable[[Collection[str] | None], ClusterMetadata]
@@ -196,17 +206,35 @@ class Brokers:
         ask: Callable[[SimpleConsumer, Collection[TopicPartition]], Answer],
     ) -> list[Answer]:
         """Return one response per broker that leads some of these partitions, in parallel."""
-        partitions_of: dict[tuple[str, int], list[TopicPartition]] = {}
+        return self.request_with_epochs(
+            leaders, leaders, lambda consumer, led: ask(consumer, led.values)
+        )
+
+    def request_with_epochs(
+        self,
+        leaders: Mapping[TopicPartition, Leader],
+        values: Mapping[TopicPartition, Value],
+        ask: Callable[[SimpleConsumer, LedPartitions[Value]], Answer],
+    ) -> list[Answer]:
+        """Return one response per broker that leads some partitions of `values`, in parallel.
+
+        Partitions without a leader are left out.
+        """
+        # In one pass: to look up each partition again for its broker takes longer than its request.
+        led_by: dict[tuple[str, int], LedPartitions[Value]] = {}
         requests = []
-        for partition, leader in leaders.items():
+        for partition, value in values.items():
+            leader = leaders.get(partition)
+            if leader is None:
+                continue
             broker = leader.broker
             address = (broker.host, broker.port)
-            if address in partitions_of:
-                partitions_of[address].append(partition)
-                continue
-            partitions_of[address] = [partition]
-            consumer = self.consumer(broker.host, broker.port, broker.broker_type)
-            requests.append((consumer, partitions_of[address]))
+            led = led_by.get(address)
+            if led is None:
+                led = led_by[address] = LedPartitions({}, {})
+                requests.append((self.consumer(*address, broker.broker_type), led))
+            led.values[partition] = value
+            led.epochs[partition] = leader.epoch
         return self.request_in_parallel(requests, ask)
 
     def request_in_parallel(
@@ -318,40 +346,26 @@ class OffsetsAndLeaders:
 class ListedOffsets:
     """Results of ListOffsets by partition."""
 
-    offsets: dict[TopicPartition, int | None]
-    """None: no record that late."""
-    leaders: dict[TopicPartition, Leader]
-    leaderless: frozenset[TopicPartition]
-    epochs: dict[TopicPartition, int] = field(default_factory=dict)
-    boundaries: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
-    """With byte offsets: see `ListedOffset`."""
-    stable: set[TopicPartition] = field(default_factory=set)
-    """Partitions with a last stable offset in the response."""
+    listed: dict[TopicPartition, ListedOffset] = field(default_factory=dict)
+    leaders: dict[TopicPartition, Leader] = field(default_factory=dict)
+    leaderless: frozenset[TopicPartition] = frozenset()
     unsearched: dict[TopicPartition, EtlError] = field(default_factory=dict)
-    """Partitions that their leader cannot search by time, and the error; not in `offsets`."""
+    """Partitions that their leader cannot search by time, and the error; not in `listed`."""
 
-    def add(self, partition: TopicPartition, listed: ListedOffset, leader: Leader) -> None:
-        """Add one result of that leader."""
-        self.offsets[partition] = listed.offset
-        self.leaders[partition] = leader
-        if listed.leader_epoch is not None:
-            self.epochs[partition] = listed.leader_epoch
-        if listed.boundaries is not None:
-            self.boundaries[partition] = listed.boundaries
-        if listed.is_last_stable:
-            self.stable.add(partition)
+    @property
+    def offsets(self) -> dict[TopicPartition, int | None]:
+        """Return the offset of each partition; None: no record that late."""
+        return {partition: listed.offset for partition, listed in self.listed.items()}
 
     @property
     def existing(self) -> dict[TopicPartition, int]:
         """Return the offset of each partition with a record that late."""
-        return {
-            partition: offset for partition, offset in self.offsets.items() if offset is not None
-        }
+        return known_values(self.listed, attrgetter("offset"))
 
     @property
     def without_record(self) -> list[TopicPartition]:
         """Return the partitions for which the answer is "none": no record is that late."""
-        return [partition for partition, offset in self.offsets.items() if offset is None]
+        return [partition for partition, listed in self.listed.items() if listed.offset is None]
 
 
 class OffsetsOfLeaders(Brokers):
@@ -383,14 +397,15 @@ class OffsetsOfLeaders(Brokers):
             dict.fromkeys(partitions, EARLIEST), isolation, wait_for_leader_s, metadata
         )
         ends = self.list_offsets(
-            dict.fromkeys(starts.offsets, LATEST),
+            dict.fromkeys(starts.listed, LATEST),
             isolation,
             wait_for_leader_s,
             None,
             starts.leaders,
         )
+        stable = [partition for partition, end in ends.listed.items() if end.is_last_stable]
         uncommitted = self.list_offsets(
-            dict.fromkeys(ends.stable, LATEST),
+            dict.fromkeys(stable, LATEST),
             Isolation.READ_UNCOMMITTED,
             wait_for_leader_s,
             None,
@@ -402,18 +417,14 @@ class OffsetsOfLeaders(Brokers):
         # Again, for brokers that were elected or started meanwhile.
         brokers = {leader.broker for leader in leaders.values()}
         self.reject_lost_isolation(brokers, isolation)
-        high_watermarks = {**ends.offsets, **uncommitted.offsets}
         extents: dict[TopicPartition, PartitionOffsets] = {}
         for partition in leaders:
-            extents[partition] = _partition_offsets(
-                partition,
-                starts.offsets[partition],
-                ends.offsets[partition],
-                high_watermarks[partition],
-                ends.boundaries.get(partition),
-            )
+            end = ends.listed[partition]
+            high_watermark = uncommitted.listed.get(partition, end)
+            extents[partition] = _partition_offsets(starts.listed[partition], end, high_watermark)
+        epochs = known_values(ends.listed, attrgetter("leader_epoch"))
         leaderless = starts.leaderless | ends.leaderless | uncommitted.leaderless
-        return OffsetsAndLeaders(extents, leaders, leaderless, ends.epochs)
+        return OffsetsAndLeaders(extents, leaders, leaderless, epochs)
 
     def epoch_ends(
         self,
@@ -438,8 +449,7 @@ class OffsetsOfLeaders(Brokers):
                 known = self.describe_topics_of(waiting).leaders
             else:
                 known = leaders
-            led = values_of(known, waiting)
-            failure = self._request_epochs(led, waiting, answered)
+            failure = self._request_epochs(known, waiting, answered)
             left = deadline - time.monotonic()
             waiting = {
                 partition: epoch for partition, epoch in epochs.items() if partition not in answered
@@ -476,19 +486,17 @@ class OffsetsOfLeaders(Brokers):
         """
 
         def request(
-            consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+            consumer: SimpleConsumer, led: LedPartitions[int]
         ) -> EpochEndsResponse | EtlError:
             try:
-                response = consumer.epoch_ends(
-                    values_of(epochs, partitions), _current_epochs(leaders, partitions)
-                )
+                response = consumer.epoch_ends(led.values, led.epochs)
             except BrokerUnreachable as error:
                 return error
             unknown = EpochEndResponse(None, None, None)
-            return {partition: response.get(partition, unknown) for partition in partitions}
+            return {partition: response.get(partition, unknown) for partition in led.values}
 
         failure: EtlError | None = None
-        for response in self.request_leaders(leaders, request):
+        for response in self.request_with_epochs(leaders, epochs, request):
             if isinstance(response, EtlError):
                 failure = failure or response
                 continue
@@ -520,23 +528,23 @@ class OffsetsOfLeaders(Brokers):
         """
         deadline = time.monotonic() + wait_s
         attempt = 0
-        found = ListedOffsets({}, {}, frozenset())
+        found = ListedOffsets()
         waiting = dict(times)
         while waiting:
             if leaders is None:
                 if metadata is None:
                     metadata = self.describe_topics_of(waiting)
                 leaders = metadata.leaders
-            led = values_of(leaders, waiting)
-            away: set[TopicPartition] = set()
-            if len(led) < len(waiting):
-                leaderless = waiting.keys() - led.keys()
-                away = {partition for partition in leaderless if partition.is_physical}
+            away = set()
+            for partition in waiting:
+                if partition not in leaders and partition.is_physical:
+                    away.add(partition)
+            if away:
                 found = replace(found, leaderless=found.leaderless.union(away))
-            failure = self._list_once(led, waiting, isolation, found)
-            if len(found.offsets) == len(times):
+            failure = self._list_once(leaders, waiting, isolation, found)
+            if len(found.listed) == len(times):
                 break
-            done = {*found.offsets, *found.unsearched, *away}
+            done = {*found.listed, *found.unsearched, *away}
             waiting = drop_keys(waiting, done)
             left = deadline - time.monotonic()
             if waiting and left <= 0:
@@ -562,20 +570,15 @@ class OffsetsOfLeaders(Brokers):
         """
 
         def request(
-            consumer: SimpleConsumer, partitions: Collection[TopicPartition]
+            consumer: SimpleConsumer, led: LedPartitions[int]
         ) -> dict[TopicPartition, ListedOffset] | BrokerUnreachable:
             try:
-                listed = consumer.list_offsets_at(
-                    values_of(times, partitions), isolation, _current_epochs(leaders, partitions)
-                )
+                return consumer.list_offsets_at(led.values, isolation, led.epochs)
             except BrokerUnreachable as error:
                 return error
-            # By the requested partitions: equal keys that are one object are found without a
-            # comparison of the topics' names.
-            return {partition: listed[partition] for partition in partitions}
 
         failure: EtlError | None = None
-        for response in self.request_leaders(leaders, request):
+        for response in self.request_with_epochs(leaders, times, request):
             if isinstance(response, BrokerUnreachable):
                 # The first such error: later requests may not have been sent.
                 failure = failure or response
@@ -587,7 +590,8 @@ class OffsetsOfLeaders(Brokers):
                 if leader.broker is not broker:
                     leader = Leader(broker, leader.epoch)
                 if listed.refusal is None:
-                    found.add(partition, listed, leader)
+                    found.listed[partition] = listed
+                    found.leaders[partition] = leader
                     continue
                 error = listed.refusal.error("list offsets", **partition.place, broker=broker)
                 if listed.refusal.meaning is Meaning.NO_SEARCH:
@@ -600,31 +604,27 @@ class OffsetsOfLeaders(Brokers):
         return failure
 
 
-def _current_epochs(
-    leaders: Mapping[TopicPartition, Leader], partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int | None]:
-    return {partition: leaders[partition].epoch for partition in partitions}
-
-
 def pause(attempt: int, left_s: float) -> None:
     """Sleep before a retry: longer with each attempt (the first is 0), within the time left."""
     time.sleep(min(left_s, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
 
 
 def _partition_offsets(
-    partition: TopicPartition,
-    start: int | None,
-    end: int | None,
-    high_watermark: int | None,
-    boundaries: tuple[int, ...] | None,
+    listed_start: ListedOffset, listed_end: ListedOffset, listed_high: ListedOffset
 ) -> PartitionOffsets:
+    """Return the offsets of a partition by its start, readable end and high watermark."""
+    start = listed_start.offset
+    end = listed_end.offset
+    high_watermark = listed_high.offset
     if start is None or end is None or high_watermark is None:
         raise CorruptData(
-            "The broker returned no offset for the start or end of the partition", **partition.place
+            "The broker returned no offset for the start or end of the partition",
+            **listed_end.partition.place,
         )
     # Retention may have moved the start between the two requests, a truncation the end.
     end = max(start, end)
     higher = high_watermark if high_watermark > end else None
+    boundaries = listed_end.boundaries
     if boundaries is None:
         return PartitionOffsets(start, end, higher, None)
     inside = {each for each in boundaries if start < each < end}

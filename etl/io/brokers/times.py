@@ -195,7 +195,7 @@ class OffsetsByTime(OffsetsOfLeaders):
         unsearched = {**found.unsearched, **unconfirmed}
         if unsearched:
             raise unsearched[min(unsearched)]
-        leaderless = times_ms.keys() - found.offsets.keys()
+        leaderless = times_ms.keys() - found.listed.keys()
         if leaderless:
             first = min(leaderless)
             raise BrokerUnreachable(

@@ -264,7 +264,10 @@ def parse_cluster(
         brokers[number] = Broker(number, host, port)
     cluster_id = _text_or_none(reader, "the cluster's id")
     reader.int32()  # the controller
-    topics = [_topic(reader, version, brokers) for _ in range(_length(reader, "topics", True))]
+    leaders: dict[tuple[int, int], Leader] = {}
+    topics = []
+    for _ in range(_length(reader, "topics", True)):
+        topics.append(_topic(reader, version, brokers, leaders))
     if version <= _LAST_WITH_OPERATIONS:
         reader.int32()
     _ended(reader, throttled_ms, True)
@@ -273,7 +276,15 @@ def parse_cluster(
     return ThrottledAnswer(ClusterMetadata(cluster_id, brokers, by_name), throttled_ms)
 
 
-def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> TopicMetadata:
+def _topic(
+    reader: Reader,
+    version: int,
+    brokers: Mapping[int, Broker],
+    leaders: dict[tuple[int, int], Leader],
+) -> TopicMetadata:
+    """Parse a topic. `leaders`: those of earlier topics by broker id and epoch, which are shared:
+    very many partitions have few leaders.
+    """
     code = reader.int16()
     name = _text(reader, "the topic", True)
     topic_id = None
@@ -286,11 +297,10 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
     for partition_code, index, leader_id, epoch, *_ in _partition_rows(reader):
         if index < 0:
             raise reader.corrupt("A partition number is negative")
-        broker = brokers.get(leader_id)
-        leader = None
-        if broker is not None:
-            leader = Leader(broker, or_none(epoch))
         partition = TopicPartition(name, index)
+        leader = leaders.get((leader_id, epoch))
+        if leader is None and leader_id in brokers:
+            leader = leaders[leader_id, epoch] = Leader(brokers[leader_id], or_none(epoch))
         partitions.append(PartitionMetadata(partition, error_of(partition_code), leader))
     reader.int32()  # authorized operations
     reader.skip_tags()

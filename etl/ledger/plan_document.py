@@ -431,11 +431,14 @@ def _ranges(
     for (number, host, port), broker_type in zip(document["leaders"], generations, strict=True):
         brokers.append(Broker(number, host, port, broker_type))
     columns = [document["ranges"][name] for name in _RANGE_COLUMNS]
+    leaders: dict[tuple[int, int | None], Leader] = {}  # shared by ranges
     ranges = []
     for i, size, before, broker, epoch in zip(*columns, strict=True):
         leader = None
         if broker is not None:
-            leader = Leader(brokers[broker], epoch)
+            leader = leaders.get((broker, epoch))
+            if leader is None:
+                leader = leaders[broker, epoch] = Leader(brokers[broker], epoch)
         until = positions[i] - before
         ranges.append(OffsetRange(partitions[i], until - size, until, leader))
     return tuple(ranges)

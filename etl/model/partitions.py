@@ -18,6 +18,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from etl.errors import SettingsError
@@ -412,9 +413,11 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 _KEY = re.compile(r"(?:(0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
-def parse_partition_key(topic: str, key: str) -> TopicPartition | None:
-    """Return the partition of a key, or None if it is not a valid key. `03` is not: its znode
-    differs from that of `3`.
+@lru_cache(maxsize=1024)
+def _numbers_of_key(key: str) -> tuple[int, int | None] | None:
+    """Return the partition number and the broker id of a key; None if it is invalid.
+
+    The topics of a plan have the same few keys again and again.
     """
     found = _KEY.fullmatch(key)
     if found is None:
@@ -423,7 +426,17 @@ def parse_partition_key(topic: str, key: str) -> TopicPartition | None:
     broker_id = None
     if broker is not None:
         broker_id = int(broker)
-    return TopicPartition(topic, int(partition), broker_id)
+    return int(partition), broker_id
+
+
+def parse_partition_key(topic: str, key: str) -> TopicPartition | None:
+    """Return the partition of a key, or None if it is not a valid key. `03` is not: its znode
+    differs from that of `3`.
+    """
+    numbers = _numbers_of_key(key)
+    if numbers is None:
+        return None
+    return TopicPartition(topic, *numbers)
 
 
 Stretch = tuple[TopicPartition, int, int]

@@ -400,9 +400,13 @@ class Observer:
             )
             reject_null_partition_value(self._settings, metadata.topics)
             called = self._discovery.identity_of(metadata, ledger.newest)
+            # The ledger's objects of partitions that it knows: look-ups by the same object need no
+            # comparison of topics.
+            planned = {partition: partition for partition in known}
             topic_partitions = []
             for topic in metadata.topics.values():
-                topic_partitions += [partition.partition for partition in topic.partitions]
+                for each in topic.partitions:
+                    topic_partitions.append(planned.get(each.partition, each.partition))
             partitions = {*topic_partitions, *known}
             committed = self._offsets.committed(partitions, cluster, after=ledger.newest)
             table = self._table(called.name, ledger, metadata.topics)

@@ -585,10 +585,12 @@ class OffsetsOfLeaders(Brokers):
                 continue
             # All partitions of a response have the same leader.
             broker = self._with_broker_type(leaders[next(iter(response))].broker)
+            by_epoch: dict[int | None, Leader] = {}  # shared by partitions
             for partition, listed in response.items():
-                leader = leaders[partition]
-                if leader.broker is not broker:
-                    leader = Leader(broker, leader.epoch)
+                epoch = leaders[partition].epoch
+                leader = by_epoch.get(epoch)
+                if leader is None:
+                    leader = by_epoch[epoch] = Leader(broker, epoch)
                 if listed.refusal is None:
                     found.listed[partition] = listed
                     found.leaders[partition] = leader

@@ -116,10 +116,11 @@ class ConsumerGroup:
         the plan observed it and overwrites it, or `take_no_number_for_none` was called; then the
         offset counts as missing.
         """
-        wanted = set(partitions)
+        wanted = {partition: partition for partition in partitions}
         topics = {partition.topic for partition in wanted}
         stored = self._partitions_below(topics, self._group.offsets)
-        existing = [partition for partition in stored if partition in wanted]
+        # The objects of the caller: look-ups by the same object need no comparison of topics.
+        existing = [wanted[partition] for partition in stored if partition in wanted]
         paths = [self._group.offset(partition) for partition in existing]
         committed = {}
         for partition, path, found in zip(

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import TracebackType
@@ -260,8 +261,7 @@ class Brokers:
 
         if len(requests) < 2:
             return [send(request) for request in requests]
-        with ThreadPoolExecutor(min(MAX_PARALLEL_BROKERS, len(requests))) as pool:
-            return list(pool.map(send, requests))
+        return _answers_in_threads(send, requests, min(MAX_PARALLEL_BROKERS, len(requests)))
 
     def reject_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
         """Raise OtherRelease for a broker with transactions that is configured as one before 0.11.
@@ -306,6 +306,41 @@ class Brokers:
             if len(self._consumers) > self._keeps:
                 self._not_kept.add(consumer)
         return self._consumers[host, port]
+
+
+def _answers_in_threads(
+    send: Callable[[Subject], Answer], requests: Sequence[Subject], threads: int
+) -> list[Answer]:
+    """Return the answers in the order of the requests.
+
+    Raises the error of the first request that failed; requests that wait then are not sent.
+    """
+    # A thread takes one request after the other: a task of the pool for each request would take as
+    # long as a small request itself.
+    waiting = deque(enumerate(requests))
+    answers: dict[int, Answer] = {}
+    failures: dict[int, BaseException] = {}
+
+    def send_waiting() -> None:
+        while True:
+            try:
+                at, request = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                answers[at] = send(request)
+            except BaseException as failure:
+                failures[at] = failure
+                waiting.clear()
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            wait([pool.submit(send_waiting) for _ in range(threads)])
+        finally:
+            waiting.clear()  # after an interrupt
+    if failures:
+        raise failures[min(failures)]
+    return [answers[at] for at in range(len(requests))]
 
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)

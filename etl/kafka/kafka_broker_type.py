@@ -13,7 +13,7 @@ which without partitions is the smallest request that every broker before 4.0 ac
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from etl.errors import BrokerRefusal, EtlError, OtherRelease, SettingsError
@@ -167,6 +167,7 @@ def _handshake_of_release(release: str, client_id: str, address: str) -> Greetin
     )
 
 
+@lru_cache(maxsize=16)  # the same for all brokers
 def _empty_list_offsets(version: int, client_id: str) -> bytes:
     return kafka_python_messages.encode(
         Api.LIST_OFFSETS,
@@ -177,6 +178,7 @@ def _empty_list_offsets(version: int, client_id: str) -> bytes:
     )
 
 
+@lru_cache(maxsize=16)
 def _empty_describe_groups(client_id: str) -> bytes:
     """Return a request that brokers before 0.9 do not support."""
     return kafka_python_messages.encode(

@@ -50,7 +50,13 @@ from etl.decide.tasks import (
     split_ranges,
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
-from etl.model.partitions import Isolation, Lineage, TopicPartition, select_keys
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    Isolation,
+    Lineage,
+    TopicPartition,
+    select_keys,
+)
 from etl.model.plans import (
     Loss,
     Losses,
@@ -59,10 +65,10 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedPartition,
     PlannedRequest,
     PlanOrigin,
     Predecessor,
-    planned_partitions,
     topic_identities,
 )
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
@@ -360,9 +366,6 @@ def plan_from(
         present, positions, last, snapshot.left_out, settings, now_ms=now_ms
     )
     ends = {partition: reading.end_offset for partition, reading in readings.items()}
-    log_starts = {
-        partition: snapshot.readable[partition].log_start_offset for partition in readings
-    }
     return Plan(
         number=number,
         origin=PlanOrigin(uid, now_ms, time_zone=snapshot.time_zone),
@@ -370,15 +373,14 @@ def plan_from(
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=ranges,
-        partitions=planned_partitions(
+        partitions=_planned_partitions(
             positions,
-            snapshot.committed_of(positions),
-            incarnation=incarnations,
-            log_start=log_starts,
-            leader_epoch=_leader_epochs(last, known, readings, snapshot),
+            last,
+            readings,
+            snapshot,
+            incarnations=incarnations,
             record_epochs=_record_epochs(last, known, readings, snapshot, number),
-            fingerprint=fingerprints_to_record(last, positions, snapshot),
-            topic_id=topic_ids_to_record(last, snapshot.readable, positions, topic_ids),
+            topic_ids=topic_ids,
         ),
         topics=topic_identities(topic_ids, creation_ids),
         pending=pending,
@@ -484,26 +486,52 @@ def _ranges(
     )
 
 
-def _leader_epochs(
+def _planned_partitions(
+    positions: Mapping[TopicPartition, int],
     last: Plan | None,
-    known: Mapping[TopicPartition, int],
     readings: Collection[TopicPartition],
     snapshot: Snapshot,
-) -> dict[TopicPartition, int]:
-    """Return the leader epochs of the ends.
-
-    An old epoch is kept only if the partition is not read: it need not reach the new end.
-    """
-    epochs = {}
+    *,
+    incarnations: Mapping[TopicPartition, int],
+    record_epochs: Mapping[TopicPartition, Lineage],
+    topic_ids: Mapping[str, str],
+) -> dict[TopicPartition, PlannedPartition]:
+    """Return where the pipeline stands in each partition after the plan."""
+    planned: Mapping[TopicPartition, PlannedPartition] = {}
     if last:
-        for partition, epoch in last.leader_epochs.items():
-            if partition not in readings and known[partition] <= last.loaded_until[partition]:
-                epochs[partition] = epoch
-    for partition in readings:
-        observed = snapshot.partition(partition).leader_epoch
-        if observed is not None:
-            epochs[partition] = observed
-    return epochs
+        planned = last.partitions
+    fingerprints = fingerprints_to_record(last, positions, snapshot)
+    known_topic_ids = topic_ids_to_record(last, snapshot.readable, positions, topic_ids)
+    found = {}
+    for partition, loaded_until in positions.items():
+        observed = snapshot.partition(partition)
+        if partition in readings:
+            log_start = snapshot.readable[partition].log_start_offset
+            leader_epoch = observed.leader_epoch
+        else:
+            log_start = None
+            leader_epoch = _epoch_of_unread(loaded_until, planned.get(partition))
+        found[partition] = PlannedPartition(
+            loaded_until,
+            observed.committed or NOTHING_COMMITTED,
+            incarnations.get(partition, 0),
+            log_start,
+            leader_epoch,
+            record_epochs.get(partition, ()),
+            fingerprints.get(partition),
+            known_topic_ids.get(partition),
+        )
+    return found
+
+
+def _epoch_of_unread(loaded_until: int, before: PlannedPartition | None) -> int | None:
+    """Return the leader epoch of the end of a partition that the plan does not read.
+
+    The last plan's need not reach an offset that is larger now.
+    """
+    if before is None or loaded_until > before.loaded_until:
+        return None
+    return before.leader_epoch
 
 
 def _record_epochs(

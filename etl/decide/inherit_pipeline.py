@@ -373,6 +373,7 @@ def plan_inheritance(
     other_facts = _partition_facts(other.plan, None)
     fingerprints = _merge(own_facts.fingerprints, other_facts.fingerprints, ahead)
     log_starts = _merge(own_facts.log_starts, other_facts.log_starts, ahead)
+    log_starts = select_keys(log_starts, snapshot.readable)
     leader_epochs = _merge(own_facts.leader_epochs, other_facts.leader_epochs, ahead)
     batch_epochs = _merge(own_facts.record_epochs, other_facts.record_epochs, ahead)
 

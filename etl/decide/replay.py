@@ -373,8 +373,14 @@ def plan_that_moves_nothing(
             expected = last.committed_after(partition)
         else:
             expected = snapshot.committed.get(partition, NOTHING_COMMITTED)
+        log_start = None
+        if partition in snapshot.readable:
+            log_start = planned.log_start
         partitions[partition] = replace(
-            planned, expected_commit=expected, record_epochs=epochs.get(partition, ())
+            planned,
+            expected_commit=expected,
+            log_start=log_start,
+            record_epochs=epochs.get(partition, ()),
         )
     return replace(
         last,

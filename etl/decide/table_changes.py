@@ -171,7 +171,7 @@ def reject_topics_of_other_pipelines(
     """Raise LedgersDisagree if another pipeline loaded one of the topics into this table.
 
     Its group and cluster do not matter. Known topics were checked when they were new, unless the
-    table has no commit of this pipeline.
+    table has no commit of this pipeline; another pipeline may have inherited them since.
     """
     table = snapshot.table
     if table is None:
@@ -180,9 +180,15 @@ def reject_topics_of_other_pipelines(
     if not isinstance(state, FirstRun):
         plan = plan_of(state)
     partitions = (*snapshot.readable, *snapshot.leaderless)
-    unknown = topics_of(partitions)
+    topics = topics_of(partitions)
+    unknown = topics
     if plan and table.transaction_version:
-        unknown -= plan.known_topics
+        unknown = topics - plan.known_topics
+        own_app_id = app_id_of(plan.cluster.name, settings.group.id, settings.pipeline)
+        for other in table.others:
+            inherited = _topics_inherited_by(other, plan, own_app_id) & topics & plan.known_topics
+            if inherited:
+                raise _inherited_by(other, min(inherited))
     for other in table.others:
         shared = unknown & topics_loaded_by(other, table)
         if plan and is_taken(other, plan):
@@ -198,6 +204,28 @@ def reject_topics_of_other_pipelines(
 def is_taken(other: OtherPipeline, plan: Plan) -> bool:
     """True if the other pipeline was inherited."""
     return other.app_id in plan.predecessor_numbers
+
+
+def _topics_inherited_by(other: OtherPipeline, plan: Plan, own_app_id: str) -> frozenset[str]:
+    """Return the topics that the other pipeline inherited from this one and has not given back.
+
+    A pipeline that inherits a part of the topics leaves this one in service, and its loaded-until
+    offsets of that part as they were.
+    """
+    if other.plan is None or own_app_id not in other.plan.predecessor_numbers:
+        return frozenset()
+    inherited = set()
+    for partition, planned in other.plan.partitions.items():
+        theirs = (planned.incarnation, planned.loaded_until)
+        ours = (0, 0)
+        if partition in plan.partitions:
+            own = plan.partitions[partition]
+            ours = (own.incarnation, own.loaded_until)
+        is_further = theirs > ours
+        is_equal = theirs == ours and not is_taken(other, plan)
+        if is_further or is_equal:
+            inherited.add(partition.topic)
+    return frozenset(inherited)
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
@@ -270,6 +298,18 @@ def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> Ledger
             "if both continue, or the clusters differ, this pipeline needs another table"
         )
     return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
+
+
+def _inherited_by(other: OtherPipeline, topic: str) -> LedgersDisagree:
+    """Return the error for a topic that another pipeline has inherited from this one."""
+    return LedgersDisagree(
+        f"{name_of(other.app_id)} has inherited this topic, and this pipeline reads it again",
+        topic=topic,
+        table_version=other.delta_version,
+        action="Remove the topic from source.topics, or add it to source.exclude_topics: its rows "
+        "would be in the table twice. If this pipeline is to load it again, "
+        f"{take_over_command(other.app_id)}",
+    )
 
 
 def _loaded_from_another_cluster(other: OtherPipeline, topic: str, cluster: str) -> LedgersDisagree:

@@ -402,7 +402,7 @@ class PlannedPartition:
     """
     log_start: int | None = None
     """Log start offset when the plan was made: the difference between plans is the rate at which
-    its records expire.
+    its records expire. None: the partition could not be read then.
     """
     leader_epoch: int | None = None
     """Leader epoch of the end above `loaded_until`, if brokers have epochs (KIP-101)."""
@@ -619,6 +619,17 @@ class Plan:
     def known_topics(self) -> frozenset[str]:
         """All topics that the pipeline has read, up to this plan."""
         return frozenset(topics_of(self.partitions))
+
+    @property
+    def observed_topics(self) -> frozenset[str]:
+        """The known topics of which a partition could be read when this plan was made. Others may
+        have been inherited by another pipeline meanwhile.
+        """
+        observed = set()
+        for partition, planned in self.partitions.items():
+            if planned.log_start is not None:
+                observed.add(partition.topic)
+        return frozenset(observed)
 
     @property
     def is_physical(self) -> bool:

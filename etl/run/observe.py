@@ -567,7 +567,9 @@ class Observer:
         return retention, cluster.retained_from(found, times, isolation=source.isolation_level)
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
-        """Return the table, with its other pipelines if an unknown topic is read."""
+        """Return the table, with its other pipelines if a topic is unknown, or was not read for the
+        newest plan: another pipeline may have inherited it since.
+        """
         app_id = app_id_of(cluster, self._settings.group.id, self._settings.pipeline)
         path = self._settings.table.path
         try:
@@ -580,7 +582,7 @@ class Observer:
             return None
         unknown = set(topics)
         if ledger.newest and table.transaction_version:
-            unknown -= ledger.newest.known_topics
+            unknown -= ledger.newest.observed_topics
         if unknown:
             is_awaited = is_waiting_for_a_table(ledger, table)
             table = with_others(table, path, app_id, unknown, is_awaited=is_awaited)

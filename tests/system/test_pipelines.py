@@ -158,6 +158,35 @@ def test_a_pipeline_that_was_retired_and_then_inherited_is_not_resumed(
     assert pipeline.is_whole()
 
 
+def test_a_predecessor_that_stays_in_service_does_not_read_an_inherited_topic_again(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    first = make_pipeline(partitions=1)
+    second = make_pipeline(partitions=1)
+    both = {"topics": [first.topic, second.topic]}
+    alone = {"topics": [first.topic]}
+    predecessor = replace(first, settings={"source": both})
+    successor = second.under("successor")
+    for pipeline in (first, second):
+        pipeline.produce(4, partitions=1)
+    predecessor.ran()
+    assert take_over(successor, f"{first.group}/clicks").code == 0
+    predecessor = replace(first, settings={"source": alone})
+    second.produce(4, partitions=1)
+    successor.ran()
+    # The newest commit is of the predecessor, so no commit of another pipeline follows it.
+    first.produce(4, partitions=1)
+    predecessor.ran()
+    second.produce(4, partitions=1)
+    predecessor = replace(first, settings={"source": both})
+    for words in ("run",), ("run", "--dry-run"), ("doctor",):
+        refused(predecessor.door(*words), 5, "has inherited this topic", "source.topics")
+    successor.ran()
+    predecessor = replace(first, settings={"source": alone})
+    predecessor.ran()
+    assert first.in_topic() + second.in_topic() == first.in_table()
+
+
 def lose_the_place(pipeline: Pipeline, heir: Pipeline) -> None:
     """`pipeline` lost its lock and owner nodes in its sleep; `heir` loads the same offsets."""
     with pipeline.zookeeper() as client:

@@ -19,6 +19,7 @@ from etl.decide.inherit_pipeline import (
 )
 from etl.decide.plan_replacement import replacement_plan
 from etl.decide.reconcile import where_we_stand
+from etl.decide.table_changes import reject_topics_of_other_pipelines
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import Committed, TopicPartition
@@ -214,6 +215,51 @@ def test_a_crash_while_a_pipeline_is_taken_over_loses_and_doubles_nothing(
     grow(outside, 2, 1, 3)
     run(outside)
     reject_doubled(outside)
+
+
+@pytest.mark.parametrize(
+    ("further", "incarnation", "is_taken_back", "is_rejected"),
+    [
+        (2, 0, False, True),
+        (0, 0, False, True),
+        (-1, 0, False, False),
+        (0, 0, True, False),
+        (2, 0, True, True),
+        (2, -1, True, False),
+    ],
+    ids=[
+        "the successor loaded more",
+        "the successor loaded nothing yet",
+        "loaded here since",
+        "inherited back",
+        "inherited back, and by the successor again",
+        "inherited back, and recreated",
+    ],
+)
+def test_a_topic_that_a_successor_inherited_is_not_read_again_by_its_predecessor(
+    further: int, incarnation: int, is_taken_back: bool, is_rejected: bool
+) -> None:
+    outside = outside_of(4, 4, 4)
+    run(outside)
+    ours = outside.newest_plan()
+    assert ours is not None
+    until = {partition: offset + further for partition, offset in ours.loaded_until.items()}
+    theirs = changed(ours, loaded_until=until, predecessors=(Predecessor(APP_ID, ours.number),))
+    if is_taken_back:
+        taken = changed(ours, predecessors=(Predecessor(OLD, 1),))
+        taken = changed(taken, incarnations=dict.fromkeys(LOGS, -incarnation))
+        ours = with_id(taken)
+    snapshot = snapshot_of(outside)
+    assert snapshot.table is not None and snapshot.ledger.applied is not None
+    others = (OtherPipeline(OLD, 3, 9, with_id(theirs)),)
+    snapshot = replace(snapshot, table=replace(snapshot.table, others=others))
+    state = UpToDate(ours, {})
+    if not is_rejected:
+        reject_topics_of_other_pipelines(state, snapshot, SETTINGS)
+        return
+    with pytest.raises(LedgersDisagree, match="has inherited this topic") as caught:
+        reject_topics_of_other_pipelines(state, snapshot, SETTINGS)
+    assert "Remove the topic from source.topics" in caught.value.action
 
 
 def state_alone(snapshot: Snapshot) -> PipelineState:

@@ -40,7 +40,7 @@ from etl.decide.run_requests import (
 from etl.decide.set_offsets import leave_paused, standing_without_paused
 from etl.errors import EtlError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import TopicPartition, drop_keys
+from etl.model.partitions import TopicPartition
 from etl.model.plans import NOT_COUNTED, CommitResult, Plan, RunKeyRecord
 from etl.model.snapshot import (
     FirstRun,
@@ -105,8 +105,8 @@ class RequestProgress:
     out. With the record, later runs with this key load nothing.
     """
     left: Mapping[TopicPartition, int | None] = field(default_factory=dict)
-    """Partitions that the run key requests and that are unreadable after this step, with the bound;
-    None: unknown.
+    """Partitions that the run key requests and that are not readable up to their bound after this
+    step, with the bound; None: unknown.
     """
     open_partitions: int = 0
     """Without a plan: number of partitions that have no record at or after the run's bound."""
@@ -164,14 +164,15 @@ class NextStep:
 
     @property
     def is_cut(self) -> bool:
-        """True if its plan, new or stored, ends before the run key's bound in a readable
+        """True if its plan, new or stored, ends before the run key's known bound in a readable
         partition.
         """
         if self.plan is None:
             return False
-        return any(
-            partition in self.snapshot.readable for partition in self.plan.request.unfinished
-        )
+        for partition, end in self.plan.request.unfinished.items():
+            if end is not None and partition in self.snapshot.readable:
+                return True
+        return False
 
 
 def next_step(
@@ -331,7 +332,10 @@ def _with_new_plan(
     if new is None:
         return _without_plan(step, last)
     plan = with_id(with_assignment(new, snapshot, settings))
-    left = drop_keys(plan.request.unfinished, snapshot.readable)
+    left = {}
+    for partition, end in plan.request.unfinished.items():
+        if end is None or partition not in snapshot.readable:
+            left[partition] = end
     return replace(step, action=Action.STORE, plan=plan, request=RequestProgress(left=left))
 
 

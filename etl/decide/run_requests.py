@@ -15,6 +15,8 @@ Not here: `--until` and `--run-key`, with the rejection of an end in the future
     the same, stopped by a cap                         continues to the recorded ends
     the same, a partition without leader, owned by     reads it up to its recorded end as soon as it
     others or paused                                   is readable
+    the same, an open transaction where the bound may  reads it up to the bound as soon as that is
+    be                                                 known
     of a run without new records                       loads nothing
     any of these, with other bounds                    SettingsError: a key names one request
 
@@ -42,7 +44,7 @@ a record of that time or later, or after a grace period.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -68,7 +70,9 @@ class PlanRequest:
     stops: Mapping[TopicPartition, int] | None = None
     """End of each partition to read; others are not read. None: all to their ends."""
     waits: Mapping[TopicPartition, int | None] = field(default_factory=dict)
-    """With a run key: unreadable partitions, and the bounds for later plans (None: unknown)."""
+    """With a run key: partitions that are not readable up to their bounds, and the bounds for later
+    plans (None: unknown).
+    """
 
     def until(self, partition: TopicPartition, position: int, end: int) -> int:
         """Return the offset up to which a partition is read from `position` on."""
@@ -173,7 +177,7 @@ def _key_ends_now(
     ends = dict(plan.request.unfinished)
     for partition, end in plan.request.unfinished.items():
         if end is None and partition in snapshot.readable:
-            ends[partition] = _bound_of(
+            ends[partition] = _known_bound_of(
                 partition, plan.request.bounds.until, snapshot.readable[partition], resolved
             )
     return ends
@@ -237,15 +241,14 @@ def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
     """Return the request of the next plan of a key that has a plan."""
     stops: dict[TopicPartition, int] = {}
     waits: dict[TopicPartition, int | None] = {}
+    now_known = {}
     for partition, end in _key_ends_now(plan, resolved, snapshot).items():
         if end is None or partition not in snapshot.readable:
             waits[partition] = end
-        else:
-            stops[partition] = end
-    now_known = []
-    for partition, end in plan.request.unfinished.items():
-        if end is None and partition in snapshot.readable:
-            now_known.append(partition)
+            continue
+        stops[partition] = end
+        if plan.request.unfinished[partition] is None:
+            now_known[partition] = snapshot.readable[partition]
     open_partitions = plan.request.bounds.open_partitions + _count_open(
         plan.request.bounds.until, resolved, now_known
     )
@@ -254,14 +257,17 @@ def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
 
 
 def _count_open(
-    until: Bound | None, resolved: ResolvedRequest, partitions: Iterable[TopicPartition]
+    until: Bound | None,
+    resolved: ResolvedRequest,
+    partitions: Mapping[TopicPartition, PartitionOffsets],
 ) -> int:
     """Return the number of partitions without a record at or after the time of the bound."""
     if until is None or until.at_ms is None:
         return 0
     count = 0
-    for partition in partitions:
-        if resolved.untils.get(partition) is None:
+    for partition, offsets in partitions.items():
+        is_found = resolved.untils.get(partition) is not None
+        if not is_found and _known_bound_of(partition, until, offsets, resolved) is not None:
             count += 1
     return count
 
@@ -269,7 +275,7 @@ def _count_open(
 def _waited_for(
     resolved: ResolvedRequest, last: Plan | None, snapshot: Snapshot
 ) -> dict[TopicPartition, int | None]:
-    """Return the partitions that the first plan of a key leaves out, with their bounds.
+    """Return the partitions that the first plan of a key does not read to their bounds, and these.
 
     The bound of an owned or paused partition is known if the pipeline has begun it.
     """
@@ -283,9 +289,13 @@ def _waited_for(
         begun = last.loaded_until
     for partition, offsets in snapshot.left_out.items():
         if partition in begun:
-            waits[partition] = _bound_of(
+            waits[partition] = _known_bound_of(
                 partition, resolved.request.bounds.until, offsets, resolved
             )
+    for partition, offsets in snapshot.readable.items():
+        end = _known_bound_of(partition, resolved.request.bounds.until, offsets, resolved)
+        if end is None:
+            waits[partition] = None
     return waits
 
 
@@ -363,9 +373,27 @@ def left_of_key(
         if partition not in ends and positions.get(partition, stop) < stop:
             key_ends[partition] = stop
     for partition, end in ends.items():
-        if stops[partition] < end:
+        has_unknown_bound = partition in key_ends and key_ends[partition] is None
+        if stops[partition] < end and not has_unknown_bound:
             key_ends[partition] = end
     return key_ends
+
+
+def _known_bound_of(
+    partition: TopicPartition,
+    until: Bound | None,
+    offsets: PartitionOffsets,
+    resolved: ResolvedRequest,
+) -> int | None:
+    """Return `_bound_of`; None if it is unknown.
+
+    Brokers search times among readable records. If they find none, and an open transaction hides
+    the records at the end of the log, the bound may be among these.
+    """
+    is_by_time = until is not None and until.at_ms is not None
+    if is_by_time and offsets.held_back and resolved.untils.get(partition) is None:
+        return None
+    return _bound_of(partition, until, offsets, resolved)
 
 
 def _bound_of(

@@ -347,7 +347,12 @@ class FakeWorld:
         until = bounds_to_find(self._request, newest, plan).until
         if until is None or until.at_ms is None:
             return ResolvedRequest(self._request, kept, plan)
-        found = {partition: one.late_at(until.at_ms) for partition, one in partitions.items()}
+        found = {}
+        for partition, one in partitions.items():
+            offset = one.late_at(until.at_ms)
+            # Under read_committed brokers search readable records only.
+            is_readable = offset is not None and offset < one.end - one.held_back
+            found[partition] = offset if is_readable else None
         return ResolvedRequest(self._request, kept, plan, found)
 
     def _table(self) -> Table | None:

@@ -400,14 +400,43 @@ def test_a_run_up_to_so_many_offsets_before_the_end_counts_in_each_partition(
     ]
 
 
-def test_records_after_an_open_transaction_are_left_to_a_later_run_though_in_bounds() -> None:
+@pytest.mark.parametrize("settings", [SKIPS, CAPPED], ids=["without caps", "with caps"])
+def test_records_behind_an_open_transaction_stay_open_under_the_key(settings: Settings) -> None:
     out = outside()
     out.logs[LOGS[0]].held_back = 4
-    load(out)
-    assert reached(out) == [1, 2, 4]
+    for _ in range(2):
+        report = load(out, settings=settings)
+        assert any("Run key K is not loaded in clicks 0" in sentence for sentence in left(report))
+        assert not any(
+            "clicks 0 " in sentence and "no record" in sentence for sentence in left(report)
+        )
+        assert reached(out) == [1, 2, 4]
+    out.logs[LOGS[0]].held_back = 1
+    load(out, settings=settings)
+    assert reached(out) == [3, 2, 4], "the record of T is readable now, and is the bound"
+    assert Outcome.ALREADY_LOADED in outcomes(load(out, settings=settings))
     out.logs[LOGS[0]].held_back = 0
     load(out, None)
     assert reached(out) == [5, 3, 4]
+
+
+def test_a_key_with_nothing_but_an_open_transaction_is_not_done() -> None:
+    out = outside_of(3, 0, 0)
+    out.logs[LOGS[0]].held_back = 3
+    assert Outcome.NOT_COMPLETE in outcomes(load(out))
+    out.logs[LOGS[0]].held_back = 0
+    load(out)
+    assert reached(out) == [3, 0, 0]
+    assert Outcome.ALREADY_LOADED in outcomes(load(out))
+
+
+def test_without_a_key_records_behind_an_open_transaction_are_not_reported_as_missing() -> None:
+    out = outside()
+    out.logs[LOGS[0]].held_back = 4
+    assert left(load(out, Request(None, UNTIL))) == [
+        "Plan 1: 1 partition has no record at or after T and was read to the log end. Older records "
+        "that arrive later are loaded by a later run"
+    ]
 
 
 def test_records_out_of_order_are_read_to_the_first_offset_as_late_and_the_rest_next() -> None:

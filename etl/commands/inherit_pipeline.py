@@ -207,6 +207,8 @@ def _inherit(
             if offset > predecessor.positions.get(partition, 0):
                 given_up[partition] = offset
     sentences = _describe(plan, predecessor, topics_left, given_up)
+    if not is_itself:
+        sentences.append("Its run keys and requests of backfills are not inherited")
     return _result(sentences, plan, other.app_id, is_retired=bool(to_retire))
 
 
@@ -533,8 +535,7 @@ def _describe(
     ]
     if topics_left:
         sentences.append(
-            f"It stays in service for {', '.join(topics_left)}. "
-            "Remove the other topics from its conf"
+            f"That pipeline keeps {', '.join(topics_left)}. Remove the other topics from its conf"
         )
     if given_up:
         partition = min(given_up)

@@ -6,14 +6,24 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from etl.decide.partition_owners import members_as_owners
-from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
+from etl.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    PermissionDenied,
+    SettingsError,
+    TopicMissing,
+)
 from etl.io.brokers import partition_ends
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.process import open_files
+from etl.kafka.request_values import ListedOffset
+from etl.kafka.versions import error_of
 from etl.model.partitions import (
     Broker,
     EpochEnd,
@@ -168,6 +178,25 @@ def test_a_moved_leader_is_looked_up_again(brokers: Brokers, cluster: Cluster) -
     found = cluster.extents(LOGS, isolation=COMMITTED, metadata=before)
     assert found.extents[LOGS[2]] == PartitionOffsets(0, 20)
     assert found.leaders[LOGS[2]].broker.id == 2
+
+
+@pytest.mark.parametrize("in_order", [iter, reversed])
+def test_the_first_refused_partition_is_reported_whatever_the_order_of_the_response(
+    brokers: Brokers, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, in_order: Any
+) -> None:
+    list_offsets_at = SimpleConsumer.list_offsets_at
+    refusals = {LOGS[0]: error_of(29), LOGS[2]: error_of(17)}
+
+    def refuse(consumer: SimpleConsumer, *question: Any) -> dict[TopicPartition, ListedOffset]:
+        response = list_offsets_at(consumer, *question)
+        return {
+            partition: response[partition]._replace(refusal=refusals.get(partition))
+            for partition in in_order(list(response))
+        }
+
+    monkeypatch.setattr(SimpleConsumer, "list_offsets_at", refuse)
+    with pytest.raises(PermissionDenied, match="partition 0"):
+        cluster.extents(LOGS, isolation=UNCOMMITTED)
 
 
 def test_a_missing_topic_is_not_one_without_leaders(cluster: Cluster) -> None:

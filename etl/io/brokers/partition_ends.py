@@ -27,6 +27,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from etl.errors import (
     BrokerError,
+    BrokerRefusal,
     BrokerUnreachable,
     CorruptData,
     EtlError,
@@ -621,22 +622,26 @@ class OffsetsOfLeaders(Brokers):
             # All partitions of a response have the same leader.
             broker = self._with_broker_type(leaders[next(iter(response))].broker)
             by_epoch: dict[int | None, Leader] = {}  # shared by partitions
+            refused: dict[TopicPartition, BrokerRefusal] = {}
             for partition, listed in response.items():
+                if listed.refusal is not None:
+                    refused[partition] = listed.refusal
+                    continue
                 epoch = leaders[partition].epoch
                 leader = by_epoch.get(epoch)
                 if leader is None:
                     leader = by_epoch[epoch] = Leader(broker, epoch)
-                if listed.refusal is None:
-                    found.listed[partition] = listed
-                    found.leaders[partition] = leader
-                    continue
-                error = listed.refusal.error("list offsets", **partition.place, broker=broker)
-                if listed.refusal.meaning is Meaning.NO_SEARCH:
+                found.listed[partition] = listed
+                found.leaders[partition] = leader
+            # Sorted: the order of partitions in a response is the broker's, and may be any.
+            for partition, refusal in sorted(refused.items()):
+                error = refusal.error("list offsets", **partition.place, broker=broker)
+                if refusal.meaning is Meaning.NO_SEARCH:
                     found.unsearched[partition] = error
-                    found.leaders[partition] = leader
+                    found.leaders[partition] = Leader(broker, leaders[partition].epoch)
                     continue
                 failure = error
-                if not listed.refusal.is_retriable:
+                if not refusal.is_retriable:
                     raise failure
         return failure
 

@@ -413,7 +413,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 _KEY = re.compile(r"(?:(0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16_384)
 def _numbers_of_key(key: str) -> tuple[int, int | None] | None:
     """Return the partition number and the broker id of a key; None if it is invalid.
 

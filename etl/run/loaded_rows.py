@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from etl.decide.loaded_intervals import Span, spans_of
+from etl.decide.offsets import starts_of
 from etl.decide.plan import may_be_transformed
 from etl.errors import TableUnreachable
 from etl.io.delta.loaded_plans import Outcome, commits_of_ours
@@ -292,15 +293,40 @@ def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: st
         unknown.append(metadata)
     table = observe_table(settings, app_id, ledger.read_ledger())
     table_id = table.id if table else ""
+    if unknown:
+        _take_in_plans_before(unknown[-1], table_id, ledger, settings)
     for metadata in reversed(unknown):
         _adopt(metadata, table_id, ledger, settings)
     return ledger.read_ledger()
 
 
-def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings: Settings) -> None:
-    plan = parse_plan(
-        metadata.document or b"", path=f"commit {metadata.delta_version} of {settings.table.path}"
+def _take_in_plans_before(
+    metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings: Settings
+) -> None:
+    """Record that the table may have rows of plans before this one, if neither the ledger nor the
+    table's log has these plans: no row of them is required, and their rows are no error.
+    """
+    before = metadata.number - 1
+    if before <= ledger.read_loaded_intervals().through or ledger.read_plan(before):
+        return
+    plan = _plan_in(metadata, settings)
+    ledger_side_documents.take_in(
+        ledger,
+        None,
+        starts_of(plan),
+        table_id=table_id,
+        known=plan.loaded_until.keys(),
+        lives=plan.incarnations,
     )
+
+
+def _plan_in(metadata: CommitMetadata, settings: Settings) -> Plan:
+    place = f"commit {metadata.delta_version} of {settings.table.path}"
+    return parse_plan(metadata.document or b"", path=place)
+
+
+def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings: Settings) -> None:
+    plan = _plan_in(metadata, settings)
     results = results_in_commit(metadata, plan)
     if results is not None:
         counted = Recount(results)

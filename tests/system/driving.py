@@ -193,9 +193,13 @@ class Pipeline:
         return session_at(self.cluster.zookeeper_connect)
 
 
-def clean_log(table: Path) -> None:
-    """Delete commit files as after the log's retention: the rest begins with a checkpoint."""
-    DeltaTable(str(table)).optimize.compact()
+def clean_log(table: Path, *, is_compacted: bool = True) -> None:
+    """Delete commit files as after the log's retention: the rest begins with a checkpoint.
+
+    The newest commit stays; `is_compacted`: it is no commit of the pipeline.
+    """
+    if is_compacted:
+        DeltaTable(str(table)).optimize.compact()
     DeltaTable(str(table)).create_checkpoint()
     for file in sorted(table.glob("_delta_log/*[0-9].json"))[:-1]:
         file.unlink()

@@ -133,3 +133,14 @@ def test_after_the_loss_of_zookeeper_the_tables_commits_or_its_rows_decide_the_n
     assert pipeline.is_whole() and pipeline.committed() == dict.fromkeys(range(4), 100)
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 400), proof.err
+
+    # Of the plans only the newest is in the log: rows of the others are no error, and replayed.
+    with pipeline.zookeeper() as client:
+        client.delete(f"/consumers/{pipeline.group}", recursive=True)
+    clean_log(pipeline.table, is_compacted=False)
+    assert pipeline.ran().outcomes[0] == "ledger_restored"
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 400), proof.err
+    replay = ("replay", str(pipeline.conf), "-p", f"{pipeline.topic}:0", "--from", "20", "--until")
+    result = run_etl(*replay, "40", "--reason", "seen", "--dry-run", "--json")
+    assert result.code == 0, result.err

@@ -176,11 +176,11 @@ class Cluster(OffsetsByTime):
         except (SettingsError, BrokerUnreachable):
             return {}
         retained: dict[TopicPartition, int] = {}
-        for partition, found_there in listed.items():
-            if found_there.offset is None:
+        for partition, first_retained in listed.items():
+            if first_retained.offset is None:
                 retained[partition] = found.extents[partition].end_offset
             else:
-                retained[partition] = found_there.offset
+                retained[partition] = first_retained.offset
         return retained
 
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:

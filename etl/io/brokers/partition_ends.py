@@ -340,7 +340,9 @@ def _answers_in_threads(
         finally:
             waiting.clear()  # after an interrupt
     if failures:
-        raise failures[min(failures)]
+        first = failures[min(failures)]
+        failures.clear()  # else the error holds itself, by the frame of its traceback
+        raise first
     return [answers[at] for at in range(len(requests))]
 
 

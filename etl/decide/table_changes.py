@@ -390,6 +390,7 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
         message = f"Since our last commit {name_of(first.by.app_id)} {first.why} in this table"
         action = (
             "Check whether it replaces this pipeline: then run that one, and this one never again. "
+            "If it has inherited some topics only, remove these from source.topics here. "
             f"To continue with this one instead, {take_over_command(first.by.app_id)}; `etl verify "
             "CONF` names doubled rows"
         )

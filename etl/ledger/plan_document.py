@@ -754,8 +754,9 @@ def _parsed(payload: bytes, path: str) -> Plan:
 
 
 def _plan(document: dict[str, Any]) -> Plan:
+    content = {name: part for name, part in document.items() if name != "id"}
     plan = plan_of(document)
-    if plan_id(plan) != plan.id:
+    if _hash(_parts(content)) != plan.id:
         raise ValueError("the content does not hash to the plan id")
     return plan
 

@@ -30,7 +30,7 @@ from etl.io.delta.append import Destination, Load, Takes, append
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.loaded_plans import Outcome, Result, read_back
 from etl.io.delta.table_shape import check_writable
-from etl.io.process import new_uid
+from etl.io.process import new_uid, without_garbage_collection
 from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.group_offsets import HandOver
 from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger
@@ -346,7 +346,8 @@ class LiveServices:
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """See `Services`; `named` are offsets that an operator names."""
-        return self._saw(self._observer.observe(named))
+        with without_garbage_collection():
+            return self._saw(self._observer.observe(named))
 
     def _saw(self, seen: ObservedState) -> Snapshot:
         self._cluster_name = seen.snapshot.cluster.name

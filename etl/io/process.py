@@ -15,7 +15,6 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from etl.ledger.registrations import DriverNode
@@ -43,20 +42,6 @@ def collect_garbage_rarely() -> None:
     time would be spent on visiting them again and again.
     """
     gc.set_threshold(100_000)
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Context manager: the garbage collector does not run inside, in no thread. For values without
-    cycles that are made at once and kept.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def user_at_host() -> str:

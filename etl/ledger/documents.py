@@ -119,7 +119,7 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
     Raises LedgersDisagree if it is invalid, NeedsDecision if it is of a newer format.
     """
     try:
-        with _collector_paused():
+        with collector_paused():
             document = json.loads(_inflate(payload))
             if document["format"] > FORMAT:
                 raise NeedsDecision(
@@ -157,11 +157,11 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: the objects of a document have no cycles.
+def collector_paused() -> Iterator[None]:
+    """Context manager: the garbage collector is paused while many objects without cycles are made,
+    as of a document or a snapshot.
 
-    It would visit them again and again while they are made, which is a third of the time for
-    100,000 partitions.
+    It would visit them again and again, which is a third of the time for 100,000 partitions.
     """
     was_enabled = gc.isenabled()
     gc.disable()

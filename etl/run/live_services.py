@@ -30,13 +30,14 @@ from etl.io.delta.append import Destination, Load, Takes, append
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.loaded_plans import Outcome, Result, read_back
 from etl.io.delta.table_shape import check_writable
-from etl.io.process import new_uid, without_garbage_collection
+from etl.io.process import new_uid
 from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.group_offsets import HandOver
 from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.ledger.documents import collector_paused
 from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import (
     Committed,
@@ -346,7 +347,7 @@ class LiveServices:
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """See `Services`; `named` are offsets that an operator names."""
-        with without_garbage_collection():
+        with collector_paused():
             return self._saw(self._observer.observe(named))
 
     def _saw(self, seen: ObservedState) -> Snapshot:

@@ -217,7 +217,13 @@ def test_a_hang_up_ends_the_runs_of_a_folder(tmp_path: Path) -> None:
         connect = f"127.0.0.1:{silent.getsockname()[1]}"
         conf(tmp_path, "a", zookeeper={"connect": connect, "session_timeout_s": 60})
         command = [sys.executable, "-m", "etl", "run", str(tmp_path), "--json", "--quiet"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        # Under nohup the tests inherit that the signal is ignored.
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        ) as parent:
             silent.accept()
             children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
             parent.send_signal(signal.SIGHUP)

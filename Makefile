@@ -41,8 +41,8 @@ demo: setup ## kill a run on a real ZooKeeper, Kafka, Spark and Delta, and prove
 # Tests: unit, wire, spark, brokers and system, without the slow ones (markers in setup.cfg).
 # WORKERS=1 runs one test at a time.
 test: ## lint and tests
-	@$(MAKE) --no-print-directory --jobs=2 lint collect
-	@$(MAKE) --no-print-directory --jobs=2 gate gate-releases
+	@$(MAKE) --no-print-directory --jobs=3 lint collect gate-releases
+	@$(MAKE) --no-print-directory gate
 
 # Rewrites the assertions of all test modules once, which each worker would do by itself. A module
 # that cannot be imported is reported by the gate.
@@ -55,7 +55,7 @@ gate: setup
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder \
 		--durations=40
 
-# Downloads and compiles what tests of other releases and of stores need, while other tests run.
+# Downloads and compiles what tests of other releases and of stores need, once.
 gate-releases: setup
 	@$(BIN)/python -m tests.brokers.compiling
 	@$(BIN)/python -m tests.stores.servers

@@ -256,8 +256,8 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
     given_up = sum(f.given_up_rows for f in found)
     if given_up:
         notes += (
-            f"{given_up:,} rows are of plans that are unknown or were given up: none is duplicated, "
-            "and their completeness is not verified",
+            f"{given_up:,} rows are of plans that are unknown or were given up: none is "
+            "duplicated, and their completeness is not verified",
         )
     rows_without_partition = (
         tuple(scan.first_without_partition()) if scan.rows_without_partition else ()

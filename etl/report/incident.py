@@ -1,4 +1,4 @@
-"""How does a report keep what its run decided by, and how is that read back?
+"""How does a report keep the values that its run decided by, and how are they read back?
 
 A report keeps the first and the last snapshot of its run and the settings that decisions use, so
 that the decisions can be computed again. Snapshots above `SNAPSHOT_MAX_BYTES` are left out, with a

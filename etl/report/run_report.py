@@ -163,7 +163,7 @@ class SnapshotPair:
 
     @property
     def ends(self) -> tuple[Snapshot, Snapshot, int] | None:
-        """Return the first and the last snapshot, and how many there were; None before the first."""
+        """Return the first and the last snapshot, and their number; None before the first."""
         if not self._first or not self._last:
             return None
         return self._first.snapshot, self._last.snapshot, self._count

@@ -116,7 +116,8 @@ def waiting(settings: Settings) -> tuple[int, int]:
 def compaction_of(services: HasSpark, settings: Settings) -> Compacted:
     """Compact small files, if there are any. Raises TableUnreachable if others changed the same
     files meanwhile, and NoExclusiveCreate if the store does not separate two writers. A table with
-    possible deletion vectors is always compacted by Spark, which also rewrites partly deleted files.
+    possible deletion vectors is always compacted by Spark, which also rewrites partly deleted
+    files.
     """
     table = settings.table
     require_exclusive_create(table.path)  # no plan shows that it was probed today

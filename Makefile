@@ -44,10 +44,11 @@ test: ## lint and tests
 	@$(MAKE) --no-print-directory --jobs=3 lint collect gate-releases
 	@$(MAKE) --no-print-directory gate
 
-# Rewrites the assertions of all test modules once, which each worker would do by itself. A module
-# that cannot be imported is reported by the gate.
+# Does once what each worker would do by itself: rewrite the assertions of all test modules, and
+# compile the kernels. A module that cannot be imported is reported by the gate.
 collect: setup
 	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null 2>&1 || true
+	@$(BIN)/python -c 'from etl.commands.package import compiled_kernels; compiled_kernels()'
 
 # Each worker has its own cluster and Spark. Files run in the order of testpaths, the longest first
 # (tests/units_of_work.py).

@@ -388,7 +388,7 @@ def test_a_batch_that_the_line_does_not_carry_is_raised_and_delays_no_other() ->
         broker.script[FETCH].extend([stalls_after(90_000)] * 40)
         returned: list[int] = []
         failures = 0
-        settings = {"request_timeout_s": 0.1, "max_partition_fetch_bytes": 128 << 10}
+        settings = {"request_timeout_s": 0.4, "max_partition_fetch_bytes": 128 << 10}
         with opened(broker, assigned=[P1, P0], **settings) as consumer:
             while len(broker.fetched) < 16:
                 if broker.log("clicks").log_end == len(returned):

@@ -336,7 +336,7 @@ def test_a_truncated_message_that_is_larger_than_the_line_carries_ends_the_task(
         broker.cuts_first_batch = True
         broker.append("demo", 0, message_bytes(Msg(0, b"x" * 100_000), 0))
         broker.script[FETCH].extend([stalls_after(90_000)] * 12)
-        settings = {"timeout_s": 0.1, "retry": 1, "fetch_max_bytes": 128 << 10}
+        settings = {"timeout_s": 0.4, "retry": 1, "fetch_max_bytes": 128 << 10}
         with pytest.raises(BrokerUnreachable, match="of .* bytes arrived"):
             Task(broker, [wanted(0, 0, 1)], settings).rows()
     sizes = [size >> 10 for _, size in broker.wanted]

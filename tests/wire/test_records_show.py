@@ -311,7 +311,7 @@ def test_a_truncated_message_that_is_larger_than_the_line_carries_is_an_error() 
         broker.append("clicks", 0, message_bytes(Msg(0, b"x" * 100_000), 0))
         broker.script[FETCH].extend([stalls_after(90_000)] * 12)
         with pytest.raises(BrokerUnreachable, match="of .* bytes arrived"):
-            peeked(broker, source={"request_timeout_s": 0.1}, timeout_s=10)
+            peeked(broker, source={"request_timeout_s": 0.4}, timeout_s=60)
     sizes = [size >> 10 for _, size in broker.wanted]
     assert sizes == [256, 128, 64, 128, 97, 97]
 

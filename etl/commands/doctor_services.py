@@ -548,11 +548,8 @@ def _leaderless_line(name: str, leaderless: list[TopicPartition], findings: Find
     named = first_names(described)
     message = f"{counted(len(leaderless), 'partition')} without a leader: {named}"
     action = "Check the brokers that host their replicas"
-    policy = source.on_no_leader.value
     if not stops_without_leader(leaderless[0], findings.settings):
-        return advice(
-            name, message, f"{action}. A run leaves them out (source.on_no_leader: {policy})"
-        )
+        return advice(name, message, f"{action}. A run leaves them out (source.on_no_leader: skip)")
     action = f"{action}, or set source.on_no_leader: skip"
     return failed(name, BrokerUnreachable(message, action=action))
 

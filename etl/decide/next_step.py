@@ -169,10 +169,8 @@ class NextStep:
         """
         if self.plan is None:
             return False
-        for partition, end in self.plan.request.unfinished.items():
-            if end is not None and partition in self.snapshot.readable:
-                return True
-        return False
+        unfinished = self.plan.request.unfinished
+        return len(_left_of_key(self.plan, self.snapshot)) < len(unfinished)
 
 
 def next_step(
@@ -332,11 +330,20 @@ def _with_new_plan(
     if new is None:
         return _without_plan(step, last)
     plan = with_id(with_assignment(new, snapshot, settings))
+    progress = RequestProgress(left=_left_of_key(plan, snapshot))
+    return replace(step, action=Action.STORE, plan=plan, request=progress)
+
+
+def _left_of_key(plan: Plan, snapshot: Snapshot) -> dict[TopicPartition, int | None]:
+    """Return the partitions that the plan's run key leaves to later runs, with their bounds.
+
+    The other unfinished ones are cut by a cap, and the same run goes on with them.
+    """
     left = {}
     for partition, end in plan.request.unfinished.items():
         if end is None or partition not in snapshot.readable:
             left[partition] = end
-    return replace(step, action=Action.STORE, plan=plan, request=RequestProgress(left=left))
+    return left
 
 
 def _without_plan(step: NextStep, last: Plan | None) -> NextStep:

@@ -267,7 +267,7 @@ def _count_open(
     count = 0
     for partition, offsets in partitions.items():
         is_found = resolved.untils.get(partition) is not None
-        if not is_found and _known_bound_of(partition, until, offsets, resolved) is not None:
+        if not is_found and not offsets.held_back:
             count += 1
     return count
 

@@ -637,12 +637,10 @@ def with_id(plan: Plan) -> Plan:
     return identified
 
 
-def plan_id(plan: Plan) -> str:
-    """Return the hash of the plan's canonical content: 32 hex digits.
-
-    Leaders and the state of the offset commit are not hashed.
-    """
-    return _hash(_parts(content_of(plan)))
+def id_of_document(document: Mapping[str, Any]) -> str:
+    """Return the id that the plan of a stored document should have."""
+    content = {name: part for name, part in document.items() if name != "id"}
+    return _hash(_parts(content))
 
 
 class _Parts(NamedTuple):
@@ -686,6 +684,7 @@ def _canonical_texts(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _hash(parts: _Parts) -> str:
+    """Return 32 hex digits. Leaders and the state of the offset commit are not hashed."""
     ranges = _without(parts.ranges, _RANGE_COLUMNS_NOT_HASHED)
     content = _without(parts.others, _NOT_HASHED)
     # The commit state becomes True once the offsets are committed, and the plan keeps its id.
@@ -754,9 +753,8 @@ def _parsed(payload: bytes, path: str) -> Plan:
 
 
 def _plan(document: dict[str, Any]) -> Plan:
-    content = {name: part for name, part in document.items() if name != "id"}
     plan = plan_of(document)
-    if _hash(_parts(content)) != plan.id:
+    if id_of_document(document) != plan.id:
         raise ValueError("the content does not hash to the plan id")
     return plan
 

@@ -468,7 +468,7 @@ class BackfillPayload:
 class Plan:
     """Everything that one Delta commit will hold, decided and stored before the first fetch.
 
-    `id` is the hash of the canonical content without leaders (`plan_document.plan_id`): equal
+    `id` is the hash of the canonical content without leaders (`plan_document.with_id`): equal
     content is the same plan, whichever driver made it. The cached properties are one fact of all
     partitions or topics in one mapping.
     """

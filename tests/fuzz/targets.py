@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -257,13 +257,13 @@ def _owner(content: bytes) -> None:
 
 def _signed(content: bytes) -> None:
     """A plan with a correct id for any content, so that the code after the hash is reached."""
-    hashed = plan_document.plan_id
+    hashed = plan_document.id_of_document
 
-    def its_own(plan: Any, *more: Any) -> str:
-        hashed(plan, *more)
-        return str(plan.id)
+    def its_own(document: Mapping[str, Any]) -> str:
+        hashed(document)
+        return str(document["id"])
 
-    with mock.patch.object(plan_document, "plan_id", its_own):
+    with mock.patch.object(plan_document, "id_of_document", its_own):
         plan_document.parse_plan(zlib.compress(content), path="/p")
 
 

@@ -44,7 +44,7 @@ def made(
     make_plan: Callable[..., Plan],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A table of one plan without offsets 32,005 to 32,007 and 33,000, which the log lacks; made once."""
+    """A table of one plan, made once. The log lacks offsets 32,005 to 32,007 and 33,000."""
     folder = tmp_path_factory.mktemp("made") / "table"
     plan = make_plan(1, ranges=RANGES)
     rows = rows_of(plan).where(

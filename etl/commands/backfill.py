@@ -35,7 +35,7 @@ from etl.decide.tasks import cost_of
 from etl.errors import SettingsError
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_plans_with_results
-from etl.ledger.registrations import DriverNode
+from etl.ledger.owner_nodes import DriverNode
 from etl.model.partitions import parse_named
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Backfill, LoadedIntervals, RebuildFromTable

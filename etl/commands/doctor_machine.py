@@ -31,7 +31,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from etl.decide.spark_settings import MASTER, invalid_settings, unnamed_user_error
-from etl.decide.table_storage import PACKAGES_OF_STORES, TIME_ZONE, offset_minutes
+from etl.decide.table_storage import PACKAGES_OF_STORES
+from etl.decide.time_zones import TIME_ZONE, offset_minutes
 from etl.errors import EtlError, SettingsError
 from etl.io.report_files import installed_version
 from etl.io.spark.session import LOCAL_MASTER, WHERE_JARS_ARE, is_submitted, settings_of_file

@@ -31,7 +31,7 @@ from etl.io.zookeeper.pipelines import (
     groups_with_pipelines,
     pipelines_beside,
 )
-from etl.ledger.registrations import DriverNode
+from etl.ledger.owner_nodes import DriverNode
 from etl.ledger.znode_paths import PipelinePaths
 from etl.model.security import Acl
 from etl.model.snapshot import Ledger, Retirement

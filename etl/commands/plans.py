@@ -17,8 +17,8 @@ from etl.decide.lag import Expiring, find_expiring, progress_of, progress_of_tab
 from etl.decide.next_step import Action, NextStep, steps_ahead
 from etl.decide.plan import tasks_of_plan
 from etl.decide.table_rules import unknown_name_error
-from etl.decide.table_storage import describe_time_zones
 from etl.decide.tasks import bytes_of
+from etl.decide.time_zones import describe_time_zones
 from etl.errors import NotOurTable, Owned, SettingsError
 from etl.io.delta.append import Takes
 from etl.io.delta.table_shape import open_table

@@ -82,7 +82,8 @@ from itertools import pairwise
 from typing import Generic, TypeVar
 
 from etl.errors import BrokerRefusal, Meaning, SettingsError
-from etl.ledger.registrations import Registration, consumer_of, thread_id
+from etl.ledger.owner_nodes import consumer_of, thread_id
+from etl.ledger.registrations import Registration
 from etl.model.partitions import BrokerFamily, TopicPartition, select_keys
 
 _LARGEST = 2**31 - 1

@@ -47,8 +47,7 @@ from etl.decide.member_offsets import (
 from etl.decide.offsets import ends_of, is_read_on_by_others, of_another_incarnation
 from etl.decide.table_changes import name_of
 from etl.errors import NeedsDecision, Owned
-from etl.kafka.request_values import is_of_instance
-from etl.ledger.registrations import consumer_id, consumer_of, parse_owner, thread_id
+from etl.ledger.owner_nodes import consumer_id, consumer_of, parse_owner, thread_id
 from etl.model.partitions import (
     Committed,
     KafkaGroup,
@@ -56,6 +55,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
     TopicPartition,
+    is_of_instance,
     render_partition,
     select_keys,
 )

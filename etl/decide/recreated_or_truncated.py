@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from etl.errors import NeedsDecision, PartitionTruncated, SettingsError, TopicRecreated
-from etl.ledger.registrations import CREATION_ID
 from etl.model.partitions import (
     BrokerFamily,
     ClusterIdentity,
@@ -44,7 +43,7 @@ from etl.model.partitions import (
     render_partition,
     topics_of,
 )
-from etl.model.plans import CommitResult, CommitState, Plan
+from etl.model.plans import CREATION_ID, CommitResult, CommitState, Plan
 from etl.model.snapshot import Snapshot
 
 TAIL_BYTES = 1024

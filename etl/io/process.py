@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-from etl.ledger.registrations import DriverNode
+from etl.ledger.owner_nodes import DriverNode
 from etl.model.plans import NO_REQUESTS, Requests
 
 

@@ -46,10 +46,9 @@ from etl.kafka.request_values import (
     MemberSubscription,
     Subscription,
     Synced,
-    is_of_instance,
 )
 from etl.kafka.versions import Api, error_of
-from etl.model.partitions import TopicPartition
+from etl.model.partitions import TopicPartition, is_of_instance
 
 _NEWEST = 3
 _WITH_OWNED = 2

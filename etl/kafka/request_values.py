@@ -10,7 +10,6 @@ Only the records field holds bytes. The protocol's -1 and "" for a missing value
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -482,17 +481,6 @@ class SupportedMembership:
     """True if the broker has the consumer protocol."""
     release: str = ""
     """The newest release that the broker can have, if it keeps groups."""
-
-
-_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-
-
-def is_of_instance(member_id: str, instance_id: str) -> bool:
-    """True if a member id of a classic group belongs to this static member.
-
-    Brokers create the member id INSTANCE_ID-UUID each time that the member joins.
-    """
-    return re.fullmatch(f"{re.escape(instance_id)}-{_UUID}", member_id) is not None
 
 
 LEAVES = -1

@@ -68,9 +68,8 @@ class TopicPartition(
     """The identity of one partition.
 
     On Jafka it is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition); the
-    broker is only today's address and `broker_id` is None. `key` is rendered here only, and parsed
-    in `etl.ledger.registrations`. A tuple, because a hundred thousand partitions are used as
-    dictionary keys, and hashing and comparing tuples needs no Python code.
+    broker is only today's address and `broker_id` is None. A tuple, because a hundred thousand
+    partitions are used as dictionary keys, and hashing and comparing tuples needs no Python code.
     """
 
     __slots__ = ()
@@ -633,6 +632,17 @@ class MemberAssignment:
     """May be empty: the group has more members than logs."""
     instance_id: str | None = None
     """The name of a static member, where it is one."""
+
+
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+def is_of_instance(member_id: str, instance_id: str) -> bool:
+    """True if a member id of a classic group belongs to this static member.
+
+    Brokers create the member id INSTANCE_ID-UUID each time that the member joins.
+    """
+    return re.fullmatch(f"{re.escape(instance_id)}-{_UUID}", member_id) is not None
 
 
 @dataclass(frozen=True, slots=True)

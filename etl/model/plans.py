@@ -437,6 +437,14 @@ class PendingPartition:
     """
 
 
+CREATION_ID = "zxid-"
+"""Prefix of creation ids, for brokers without topic ids (before 2.8).
+
+The rest is the id of the transaction that created the topic's znode, and its time (milliseconds):
+transaction ids of an emptied ZooKeeper start again.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicIdentity:
     """The ids of a topic when a plan was made; None: unknown."""

@@ -26,7 +26,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import IO, Any, NamedTuple
 
-from etl.decide.table_storage import local_zone
+from etl.decide.time_zones import local_zone
 from etl.errors import CorruptData, ProcessLost
 from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FileOptions, RangeResult, Written

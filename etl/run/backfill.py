@@ -36,7 +36,7 @@ from etl.decide.backfill import (
 from etl.decide.next_step import repaired
 from etl.decide.plan_replacement import in_place_of
 from etl.decide.replay import times_to_look_up
-from etl.decide.table_storage import describe_time_zones
+from etl.decide.time_zones import describe_time_zones
 from etl.errors import (
     DataLoss,
     ExpiredOffsets,

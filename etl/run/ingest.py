@@ -27,7 +27,7 @@ from etl.decide.reconcile import naming_table
 from etl.decide.recreated_or_truncated import creations_to_compare, reject_topics_recreated_since
 from etl.decide.replay import give_up_replay
 from etl.decide.table_changes import reject_changes_by_others, unacknowledged
-from etl.decide.table_storage import describe_time_zones, in_time_zone
+from etl.decide.time_zones import describe_time_zones, in_time_zone
 from etl.errors import CorruptData, DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import RejectedCommit, parse_intervals

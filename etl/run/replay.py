@@ -22,7 +22,7 @@ from etl.decide.replay import (
     requested_partitions,
     times_to_look_up,
 )
-from etl.decide.table_storage import describe_replaced_time_zones
+from etl.decide.time_zones import describe_replaced_time_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan, PlanKind, ReplayPayload

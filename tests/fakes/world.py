@@ -53,7 +53,7 @@ from etl.io.zookeeper.ledger_side_documents import (
 )
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.pipelines import pipelines_beside
-from etl.ledger import registrations
+from etl.ledger import owner_nodes
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     Committed,
@@ -199,8 +199,8 @@ class FakeWorld:
         self._topics: TopicFilter = settings.source.topic_filter
         self._group = settings.group
         driver = replace(_HERE, pid=next(_processes), started=None, run_id=run_id)
-        self._us = registrations.OwnerNode(PIPELINE, driver)
-        self._name = registrations.render_owner(GROUP, self._us).decode()
+        self._us = owner_nodes.OwnerNode(PIPELINE, driver)
+        self._name = owner_nodes.render_owner(GROUP, self._us).decode()
         self.zookeeper = MemoryZooKeeper(outside.zookeeper)
         self.zookeeper.client.changing = self._changing
         place = self.zookeeper, GROUP, PIPELINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Generic, TypeVar
 
-from etl.ledger.registrations import parse_owner
+from etl.ledger.owner_nodes import parse_owner
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import TopicPartition, parse_partition_key
 from tests.fakes.zookeeper_memory import Memory, Znode

@@ -34,27 +34,29 @@ from etl.kafka.primitives import Reader
 from etl.kafka.request_values import FetchAnswer
 from etl.kafka.versions import Api, error_of
 from etl.ledger import documents, plan_document
-from etl.ledger.registrations import (
+from etl.ledger.owner_nodes import (
     DriverNode,
-    FilteredTopics,
     OwnerNode,
+    parse_driver,
+    parse_owner,
+    render_driver,
+    render_owner,
+)
+from etl.ledger.registrations import (
+    FilteredTopics,
     dialect_of,
     parse_broker,
     parse_cluster_id,
     parse_count,
-    parse_driver,
     parse_endpoints,
     parse_listeners,
     parse_offset,
-    parse_owner,
     parse_partition_state,
     parse_physical_broker,
     parse_registration,
     parse_replicas,
     parse_topic_config,
     parse_uid,
-    render_driver,
-    render_owner,
     render_registration,
 )
 from etl.model.partitions import (

@@ -18,7 +18,7 @@ from kazoo.exceptions import ConnectionLoss
 from etl.errors import Owned, SessionLost
 from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.ledger import registrations
+from etl.ledger import owner_nodes
 from etl.testkit.server_process import wait_until
 from tests.system.driving import lose_session
 
@@ -29,12 +29,12 @@ def lock_of(session: ZooKeeper) -> DriverLock:
     return DriverLock(session, "g", "clicks")
 
 
-def driver_in(session: ZooKeeper) -> registrations.DriverNode | None:
+def driver_in(session: ZooKeeper) -> owner_nodes.DriverNode | None:
     """The first driver in the queue, dead or alive."""
     names = session.children(DRIVERS) or []
     names.sort(key=lambda name: name.rpartition("-")[2])
     found = session.read(f"{DRIVERS}/{names[0]}") if names else None
-    return registrations.parse_driver(found[0]) if found else None
+    return owner_nodes.parse_driver(found[0]) if found else None
 
 
 def test_a_driver_is_named_while_it_drives_and_gone_afterwards_also_when_the_run_fails(
@@ -223,7 +223,7 @@ def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(
     assert us is not None
     if us.started is None:
         pytest.skip("this system does not report the start time of a process")
-    dead = registrations.render_driver(replace(us, started="1", run_id="run-0"))
+    dead = owner_nodes.render_driver(replace(us, started="1", run_id="run-0"))
     zookeeper.create(f"{DRIVERS}/dead-0000000000", dead)
     with lock_of(zookeeper).driving("run-2", wait_s=0):
         driver = driver_in(zookeeper)

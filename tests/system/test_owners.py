@@ -19,7 +19,7 @@ from etl.errors import Owned, PermissionDenied, SessionLost
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.ledger import registrations, znode_paths
+from etl.ledger import owner_nodes, znode_paths
 from etl.model.partitions import TopicPartition
 from etl.model.plans import OffsetRange
 from etl.run.live_services import LiveServices
@@ -101,7 +101,7 @@ def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(
     with owners_of(zookeeper).claiming([OLD], "run-1"):
         payload, stat = zookeeper.client.get("/consumers/group/owners/clicks/3-0")
         assert stat.owner_session_id == zookeeper.client.client_id[0]
-        owner = registrations.parse_owner(GROUP, payload.decode())
+        owner = owner_nodes.parse_owner(GROUP, payload.decode())
         assert owner and (owner.pipeline, owner.driver.run_id) == (PIPELINE, "run-1")
     assert zookeeper.client.exists("/consumers/group/owners/clicks/3-0") is None
 

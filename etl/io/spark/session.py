@@ -28,17 +28,14 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from etl.decide.spark_settings import CATALOG, error_of_start, invalid_settings, other_catalog_error
-from etl.decide.table_storage import (
+from etl.decide.table_storage import is_ours, level_of, packages, without_own_log_store
+from etl.decide.time_zones import (
     TIME_ZONE,
     TIME_ZONE_OF_WORKERS,
     TimeZone,
     ZoneSource,
-    is_ours,
-    level_of,
     local_zone,
-    packages,
     time_zone_of,
-    without_own_log_store,
 )
 from etl.errors import EtlError, ProcessLost, SettingsError, Unreachable, whole_text
 from etl.io.process import cores

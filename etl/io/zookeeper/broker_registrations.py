@@ -32,7 +32,6 @@ from etl.errors import (
 from etl.io.zookeeper.session_requests import ZooKeeper, children_of_each, payload_of_each
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.ledger.registrations import (
-    CREATION_ID,
     PartitionState,
     dialect_of,
     parse_broker,
@@ -53,6 +52,7 @@ from etl.ledger.znode_paths import (
     partition_state,
 )
 from etl.model.partitions import Broker, BrokerFamily, Leader, TopicPartition
+from etl.model.plans import CREATION_ID
 from etl.model.security import OPEN, Security
 
 _MAX_CHROOTS_TRIED = 100

@@ -43,13 +43,11 @@ from etl.io.zookeeper.broker_registrations import unknown_registration
 from etl.io.zookeeper.ledger import Check
 from etl.io.zookeeper.owners import OUR_VERSION, GroupMembers, Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.ledger.owner_nodes import OwnerNode, consumer_id, driver_consumer_id
 from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
-    OwnerNode,
     Registration,
-    consumer_id,
-    driver_consumer_id,
     parse_count,
     parse_registration,
     parse_replicas,

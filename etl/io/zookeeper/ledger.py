@@ -42,7 +42,7 @@ from etl.errors import (
 from etl.io.process import is_dead, this_driver
 from etl.io.zookeeper.session_requests import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import documents as ledger_documents
-from etl.ledger import plan_document, registrations, znode_paths
+from etl.ledger import owner_nodes, plan_document, registrations, znode_paths
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Acknowledgement, Ledger, LoadedIntervals, Retirement
@@ -660,12 +660,12 @@ class DriverLock:
             raise self._lost()
         yield Check(self._path(self._own), 0)
 
-    def driver(self) -> registrations.DriverNode | None:
+    def driver(self) -> owner_nodes.DriverNode | None:
         """Return the active driver; None if there is none or it is a dead process of this host."""
         drivers = self.drivers()
         return drivers[0] if drivers else None
 
-    def drivers(self) -> list[registrations.DriverNode]:
+    def drivers(self) -> list[owner_nodes.DriverNode]:
         """Return the active driver and those that wait, without dead processes of this host."""
         found = []
         for name in self._queue():
@@ -674,9 +674,9 @@ class DriverLock:
                 found.append(driver)
         return found
 
-    def _enqueue(self, driver: registrations.DriverNode) -> str:
+    def _enqueue(self, driver: owner_nodes.DriverNode) -> str:
         """Add the driver to the queue; return the name of its znode."""
-        payload = registrations.render_driver(driver)
+        payload = owner_nodes.render_driver(driver)
         prefix = f"{uuid.uuid4().hex}-"
         client = self._zookeeper.client
 
@@ -714,7 +714,7 @@ class DriverLock:
         return sorted(names, key=lambda name: name.rpartition("-")[2])
 
     def _wait_for_turn(
-        self, own: str, driver: registrations.DriverNode, wait_s: float | None
+        self, own: str, driver: owner_nodes.DriverNode, wait_s: float | None
     ) -> None:
         deadline = None
         waited_for = None
@@ -728,7 +728,7 @@ class DriverLock:
             found = self._zookeeper.read(self._path(queue[0]))
             if found is None:
                 continue
-            first = registrations.parse_driver(found[0])
+            first = owner_nodes.parse_driver(found[0])
             # This driver's own earlier turn is over, too: its znode stays if the connection breaks
             # during the delete and the session survives.
             if first and (is_dead(first) or first == driver):
@@ -752,9 +752,9 @@ class DriverLock:
                 _log.warning("Waiting for another driver of this pipeline: %s", first or "unknown")
             changed.wait(left_s)
 
-    def _read(self, name: str) -> registrations.DriverNode | None:
+    def _read(self, name: str) -> owner_nodes.DriverNode | None:
         found = self._zookeeper.read(self._path(name))
-        return registrations.parse_driver(found[0]) if found else None
+        return owner_nodes.parse_driver(found[0]) if found else None
 
     def _path(self, name: str) -> str:
         return f"{self._paths.drivers}/{name}"

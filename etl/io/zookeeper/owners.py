@@ -12,7 +12,7 @@ failed too often owns nothing until the next change.
 
 Lives here: registrations of members, owner nodes.
 Not here: what owners mean for a run (etl/decide/partition_owners.py), formats
-(etl/ledger/registrations.py).
+(etl/ledger/owner_nodes.py, registrations.py).
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from etl.io.zookeeper.session_requests import (
     outcomes,
     payload_of_each,
 )
-from etl.ledger import registrations
-from etl.ledger.registrations import OwnerNode, parse_owner, parse_registration, thread_id
+from etl.ledger import owner_nodes
+from etl.ledger.owner_nodes import OwnerNode, parse_owner, thread_id
+from etl.ledger.registrations import parse_registration
 from etl.ledger.znode_paths import GroupPaths
 from etl.model import partitions
 from etl.model.partitions import TopicPartition
@@ -214,15 +215,15 @@ class Owners:
         if only a part could be claimed, all our nodes are deleted. Nodes of a dead process of this
         host, or of a lost session of this run, are replaced at once.
         """
-        us = registrations.OwnerNode(self._pipeline, this_driver(run_id))
-        payload = registrations.render_owner(self._paths.group, us)
+        us = owner_nodes.OwnerNode(self._pipeline, this_driver(run_id))
+        payload = owner_nodes.render_owner(self._paths.group, us)
         try:
             self.claim(dict.fromkeys(topic_partitions, payload), us)
             yield
         finally:
             self.release(topic_partitions, calling_others=True)
 
-    def claim(self, threads: Mapping[TopicPartition, bytes], us: registrations.OwnerNode) -> None:
+    def claim(self, threads: Mapping[TopicPartition, bytes], us: owner_nodes.OwnerNode) -> None:
         """Own each partition as its thread. Raises as `claiming`; a part may then be claimed."""
         wanted = sorted(threads)
         requests = list(
@@ -265,7 +266,7 @@ class Owners:
     def _claim(
         self,
         topic_partitions: Sequence[TopicPartition],
-        us: registrations.OwnerNode,
+        us: owner_nodes.OwnerNode,
         threads: Mapping[TopicPartition, bytes],
         rejection: Exception | None,
     ) -> None:
@@ -345,8 +346,8 @@ class Owners:
             ) from causes[0]
         return causes[0]
 
-    def _is_stale(self, node: _Node, us: registrations.OwnerNode) -> bool:
-        owner = registrations.parse_owner(self._paths.group, node.owner)
+    def _is_stale(self, node: _Node, us: owner_nodes.OwnerNode) -> bool:
+        owner = owner_nodes.parse_owner(self._paths.group, node.owner)
         if owner is None or owner.pipeline != us.pipeline or node.version != OUR_VERSION:
             return False
         return owner.driver == us.driver or is_dead(owner.driver)
@@ -376,7 +377,7 @@ class Owners:
             return True
         return False
 
-    def release_stale_owners(self, topics: Collection[str], us: registrations.OwnerNode) -> None:
+    def release_stale_owners(self, topics: Collection[str], us: owner_nodes.OwnerNode) -> None:
         """Delete the nodes that dead drivers of our pipeline left in these topics."""
         owned: list[TopicPartition] = []
         for topic in topics:

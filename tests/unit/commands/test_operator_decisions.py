@@ -22,7 +22,7 @@ from etl.commands.operator_decisions import (
 )
 from etl.commands.pipelines import State, _state_of
 from etl.errors import SettingsError
-from etl.ledger.registrations import DriverNode
+from etl.ledger.owner_nodes import DriverNode
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Ledger, NamedTable, OtherPipeline, Retirement
 from tests.builders import changed, plain_plan, plain_settings

@@ -15,7 +15,7 @@ from etl.decide.partition_owners import (
     reject_partitions_of_other_members,
 )
 from etl.errors import Owned, SettingsError
-from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_owner
+from etl.ledger.owner_nodes import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.model.partitions import MemberAssignment, Membership, TopicPartition
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Snapshot

@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import SettingsError
+from etl.ledger.owner_nodes import consumer_id, consumer_of, generated_name, thread_id
 from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
     Registration,
-    consumer_id,
-    consumer_of,
-    generated_name,
     parse_registration,
     render_registration,
-    thread_id,
 )
 from etl.ledger.topic_filters import FilterKind, TopicFilter, cleaned, java_pattern
 from etl.model.partitions import BrokerFamily

@@ -9,15 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.ledger.registrations import (
-    MAX_OFFSET,
-    DriverNode,
-    parse_driver,
-    parse_offset,
-    parse_uid,
-    render_driver,
-    render_offset,
-)
+from etl.ledger.owner_nodes import DriverNode, parse_driver, render_driver
+from etl.ledger.registrations import MAX_OFFSET, parse_offset, parse_uid, render_offset
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import TopicPartition, parse_partition_key
 

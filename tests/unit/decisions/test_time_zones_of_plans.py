@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decide.table_storage import (
+from etl.decide.time_zones import (
     TIME_ZONE,
     ZoneSource,
     describe_replaced_time_zones,

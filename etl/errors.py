@@ -329,6 +329,18 @@ class Stopped(EtlError):
     exit_code, retriable = 130, True
 
 
+def follows_interrupt(error: BaseException) -> bool:
+    """True for KeyboardInterrupt, and for an exception that it caused.
+
+    It may come between any two instructions: in the middle of `Condition.wait` it makes the release
+    of the lock fail, and py4j closes its connection.
+    """
+    met: BaseException | None = error
+    while met is not None and not isinstance(met, KeyboardInterrupt):
+        met = met.__context__
+    return met is not None
+
+
 def rebuild(name: str, message: str, action: str, where: dict[str, Any]) -> EtlError:
     """Return the error of the class of that name; an EtlError if the class is unknown."""
     classes = {kind.__name__: kind for kind in family(EtlError)}

@@ -49,7 +49,14 @@ from etl.cli.file_commands import conf, init, package, report
 from etl.cli.operator_commands import ledger, offsets, pipelines, plans, table, topics
 from etl.cli.record_commands import records
 from etl.cli.replay_commands import backfills, replay
-from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerificationFailed
+from etl.errors import (
+    DataLost,
+    EtlError,
+    SettingsError,
+    Stopped,
+    VerificationFailed,
+    follows_interrupt,
+)
 from etl.io.process import collect_garbage_rarely
 from etl.model.partitions import BrokerFamily
 
@@ -288,7 +295,10 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
     except SystemExit as error:
         # A user's function or a library ended the process: that must not look like success.
         return print_error(_exit_error(error), wants_json)
-    except Exception as error:  # a bug: print what a report needs
+    except Exception as error:
+        if follows_interrupt(error):
+            return print_error(Stopped(f"Stopped. {_NOTHING_LOST}"), wants_json)
+        # a bug: print what a report needs
         lines = json_lines()
         if lines:
             lines.write("error", "bug", traceback=traceback.format_exc())

@@ -19,7 +19,7 @@ from etl.cli.common_options import (
 )
 from etl.cli.operator_commands import parse_where
 from etl.decide.run_requests import duration
-from etl.errors import EtlError, SettingsError, Stopped
+from etl.errors import EtlError, SettingsError, Stopped, follows_interrupt
 from etl.settings.choices import StartAt
 
 if TYPE_CHECKING:
@@ -107,12 +107,13 @@ def show_records(
         for record in source.records():
             screen.show(record)
             raise_output_failure()
-    except KeyboardInterrupt:
-        source.ended = Ended.STOPPED
-        screen.end(source)
-        raise Stopped(f"Stopped. {stop()}") from None
-    except EtlError as failure:
-        screen.end(source, failure)
+    except BaseException as failure:
+        if follows_interrupt(failure):
+            source.ended = Ended.STOPPED
+            screen.end(source)
+            raise Stopped(f"Stopped. {stop()}") from None
+        if isinstance(failure, EtlError):
+            screen.end(source, failure)
         raise
     screen.end(source)
     raise_output_failure()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from etl import __version__
-from etl.errors import EtlError, SettingsError, Stopped
+from etl.errors import EtlError, SettingsError, Stopped, follows_interrupt
 from etl.report.describe import format_time
 from etl.report.incident import as_text, snapshots_as_json
 from etl.report.page import page_of
@@ -430,7 +430,7 @@ def _reported_error(error: BaseException) -> EtlError:
     """
     if isinstance(error, EtlError):
         return error
-    if isinstance(error, KeyboardInterrupt):
+    if follows_interrupt(error):
         return Stopped("Stopped")
     return EtlError(f"A bug: {type(error).__name__}: {error}")
 

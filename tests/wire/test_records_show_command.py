@@ -6,10 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from etl.commands.peek import FollowedPartition
+from etl.streams.consumer import Consumer
+from etl.streams.records import Record
 from tests.builders import conf_in
 from tests.command_result import CommandResult, refused, run_etl
 from tests.fakes.batches import Batch, Rec, encode
@@ -264,6 +268,32 @@ def test_ctrl_c_ends_following_and_closes_the_document(broker: FakeBroker, conf:
         assert document["shown"] == 1
         assert document["next"] == 1
         assert peeking.stderr.read() == "etl: Stopped. Nothing was changed\n"
+
+
+def interrupted_in_wait() -> None:
+    """What Ctrl-C does in the middle of `Condition.wait`, which has released its lock then."""
+    condition = threading.Condition()
+    with condition:
+        condition.release()
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_that_makes_a_lock_fail_is_a_stop_and_closes_the_document(
+    broker: FakeBroker, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(broker, Rec(0, b"v"))
+    polled = FollowedPartition._poll
+
+    def poll(self: FollowedPartition, consumer: Consumer) -> list[Record]:
+        if self.given:
+            interrupted_in_wait()
+        return polled(self, consumer)
+
+    monkeypatch.setattr(FollowedPartition, "_poll", poll)
+    result = peek(conf, "--follow", "--json")
+    assert result.code == 130
+    assert (result.document["ended"], result.document["shown"]) == ("stopped", 1)
+    assert result.err == "etl: Stopped. Nothing was changed\n"
 
 
 def test_a_closed_pipe_ends_it_without_an_error(broker: FakeBroker, conf: Path) -> None:

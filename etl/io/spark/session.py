@@ -37,7 +37,14 @@ from etl.decide.time_zones import (
     local_zone,
     time_zone_of,
 )
-from etl.errors import EtlError, ProcessLost, SettingsError, Unreachable, whole_text
+from etl.errors import (
+    EtlError,
+    ProcessLost,
+    SettingsError,
+    Unreachable,
+    follows_interrupt,
+    whole_text,
+)
 from etl.io.process import cores
 from etl.io.spark.log_store import jar_path
 from etl.model.plans import Codec
@@ -354,7 +361,7 @@ def _translating_start_errors(
     except EtlError:
         raise
     except Exception as error:
-        if _is_stopped_session(error):
+        if follows_interrupt(error):
             raise
         printed = ""
         if log is not None and log.exists():
@@ -690,7 +697,7 @@ def translating_spark_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _is_stopped_session(error):
+        if follows_interrupt(error):
             raise KeyboardInterrupt from error
         if isinstance(error, EtlError):
             raise
@@ -711,13 +718,6 @@ def translating_spark_errors() -> Iterator[None]:
             "process?), and Spark's log in the directory of the run's report. In a notebook, start "
             "a new process",
         ) from error
-
-
-def _is_stopped_session(error: BaseException) -> bool:
-    met: BaseException | None = error
-    while met is not None and not isinstance(met, KeyboardInterrupt):
-        met = met.__context__
-    return met is not None
 
 
 def _is_broken_jvm_connection(error: Exception) -> bool:

@@ -208,6 +208,18 @@ def test_a_bug_is_one_line_with_its_traceback(
     assert reported["message"] == "Bug: ZeroDivisionError: division by zero"
 
 
+def test_what_fails_because_of_ctrl_c_is_a_stop_and_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped_in_wait(conf: Path) -> None:
+        try:
+            commands._stop(2, None)
+        finally:
+            raise RuntimeError("cannot release un-acquired lock")
+
+    monkeypatch.setattr(commands, "table_settings_of", stopped_in_wait)
+    result = run_etl("lag", "x.yaml", "--log-format", "json")
+    assert result.code == 130 and objects(result.err)[-1]["error"] == "Stopped"
+
+
 def test_ctrl_c_is_reported_though_libraries_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(conf: Path) -> None:
         commands._stop(2, None)

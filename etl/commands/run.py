@@ -27,7 +27,6 @@ from etl.model.plans import Request, since
 from etl.report.describe import counted
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.run.after_commit import compact_when_due, mirror
 from etl.run.discovery import Discovery
 from etl.run.ingest import ingest
 from etl.run.live_services import LiveServices
@@ -141,14 +140,23 @@ def reported(
                         if named_table is not None:
                             write_named_table(services.ledger, named_table)
                         story(services, report)
-                        mirror(settings, services.zookeeper, report)
-                        compact_when_due(settings, services, report)
+                        _follow_up(settings, services, report)
                 break
             except SessionLost as error:
                 if not left:
                     raise
                 report.add(Outcome.SESSION_LOST, f"{error.message}: started again with a new one")
     return report
+
+
+def _follow_up(settings: Settings, services: LiveServices, report: Report) -> None:
+    """Mirror the offsets and compact small files, if the conf has one of them."""
+    if settings.group.mirror_group is None and not settings.table.auto_compact_min_files:
+        return
+    from etl.run.after_commit import compact_when_due, mirror
+
+    mirror(settings, services.zookeeper, report)
+    compact_when_due(settings, services, report)
 
 
 @contextlib.contextmanager

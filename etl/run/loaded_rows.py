@@ -16,12 +16,6 @@ from etl.decide.offsets import starts_of
 from etl.decide.plan import may_be_transformed
 from etl.errors import TableUnreachable
 from etl.io.delta.loaded_plans import Outcome, commits_of_ours
-from etl.io.delta.recover_results import (
-    Recount,
-    recount_commit,
-    rows_in_null_partition,
-    rows_of_commit,
-)
 from etl.io.delta.table_shape import EVENT_DATE, check_shape
 from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.ledger import PlanLedger
@@ -39,6 +33,7 @@ from etl.settings.sections import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from etl.io.delta.recover_results import Recount
     from etl.run.read_rows import Following
 
 
@@ -120,6 +115,8 @@ def _with_rows_written(
     """
     if not settings.transform.function or not results or delta_version is None:
         return results, None
+    from etl.io.delta.recover_results import recount_commit, rows_of_commit
+
     written = None
     if plan.kind is not PlanKind.REPLAY:
         written = rows_of_commit(settings.table.path, delta_version)
@@ -175,6 +172,8 @@ def recount_rows(
 def _undated(delta_version: int | None, settings: Settings) -> int | None:
     if EVENT_DATE not in settings.table.partition_by or delta_version is None:
         return None
+    from etl.io.delta.recover_results import rows_in_null_partition
+
     return rows_in_null_partition(settings.table.path, delta_version, EVENT_DATE)
 
 
@@ -326,6 +325,8 @@ def _plan_in(metadata: CommitMetadata, settings: Settings) -> Plan:
 
 
 def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings: Settings) -> None:
+    from etl.io.delta.recover_results import Recount
+
     plan = _plan_in(metadata, settings)
     results = results_in_commit(metadata, plan)
     if results is not None:

@@ -35,7 +35,6 @@ from etl.io.brokers.partition_ends import OffsetsAndLeaders, read_fingerprints
 from etl.io.brokers.times import read_oldest
 from etl.io.delta import loaded_plans
 from etl.io.delta.loaded_plans import with_others
-from etl.io.delta.offsets_of_rows import unaccounted_rows
 from etl.io.delta.table_shape import check_shape, columns_to_add, open_table
 from etl.io.spark.session import parallelism_of, time_zone
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
@@ -591,12 +590,11 @@ class Observer:
         to_check = topics_to_check(topics, in_force, table.id, has_commits=has_commits)
         if not to_check:
             return table
-        return replace(
-            table,
-            held=unaccounted_rows(
-                path, to_check, physical=self._settings.source.is_physical, app_id=app_id
-            ),
-        )
+        from etl.io.delta.offsets_of_rows import unaccounted_rows
+
+        is_physical = self._settings.source.is_physical
+        held = unaccounted_rows(path, to_check, physical=is_physical, app_id=app_id)
+        return replace(table, held=held)
 
     def _known_partitions(self, ledger: Ledger) -> set[TopicPartition]:
         """Return Jafka partitions that the newest plan and the group's offsets name: nothing else
@@ -626,6 +624,8 @@ def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None
     to_add = columns_to_add(table, arrow_schema(physical=is_physical))
     if not to_add:
         return
+    from etl.io.delta.offsets_of_rows import unaccounted_rows
+
     rows = unaccounted_rows(path, topics, physical=is_physical, table=table)
     if rows:
         raise unplanned_rows_error(rows, table.version(), to_add=to_add)

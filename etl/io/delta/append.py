@@ -44,7 +44,6 @@ from etl.io.delta.loaded_plans import (
     read_back,
 )
 from etl.io.delta.log import parse_shape
-from etl.io.delta.offsets_of_rows import condition_of, replaceable
 from etl.io.delta.stores import (
     Constraint,
     constraint_error,
@@ -492,6 +491,8 @@ class SparkWriter:
         if self.codec is not None:
             writer = writer.option("compression", _SPELLED.get(self.codec, self.codec.value))
         if plan.kind is PlanKind.REPLAY:
+            from etl.io.delta.offsets_of_rows import condition_of, replaceable
+
             # replaceable() raises if there is no table any more
             condition = condition_of(plan, replaceable(to.path, plan))
             writer = writer.mode("overwrite").option("replaceWhere", condition)
@@ -548,6 +549,8 @@ def replace_in(
     Creates the table if needed. The commit has no transaction id, so it can be repeated. Raises as
     `append`.
     """
+    from etl.io.delta.offsets_of_rows import condition_of, replaceable
+
     table = open_table(path)
     dated = with_event_date(rows, partition_by)
     writer = dated.write.format("delta").partitionBy(*partition_by).option("userMetadata", metadata)

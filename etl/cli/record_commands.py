@@ -11,6 +11,7 @@ from etl.cli.common_options import (
     POSITION,
     Commands,
     Conf,
+    OutputFailed,
     begin_document,
     print_note,
     raise_output_failure,
@@ -232,7 +233,14 @@ def records_consume(
     )
     with open_tail(settings_of(conf), request) as tailed:
         screen = TailDocument(decoding) if as_json else TailLines(decoding, print_note)
-        show_records(tailed, screen, as_json=as_json, stop=lambda: _leave(tailed, commits=commit))
+        try:
+            show_records(
+                tailed, screen, as_json=as_json, stop=lambda: _leave(tailed, commits=commit)
+            )
+        except OutputFailed:
+            # What was printed may not have been read.
+            tailed.drop_uncommitted()
+            raise
 
 
 def _seconds(timeout: str | None) -> float | None:

@@ -783,7 +783,7 @@ class TailedGroup(RebalanceListener):
                     yield record
                     self._uncommitted[record.topic_partition] = record.next_offset
                     if self.given == self._wanted.most:
-                        self.ended = Ended.COUNT
+                        self.ended = _ended_by_count(record)
                         return
                 self._idle_since = time.monotonic()
             if self._consumer.is_rebalancing:
@@ -814,6 +814,10 @@ class TailedGroup(RebalanceListener):
         """Commit what was printed, if requested."""
         if self._wanted.commits and self._uncommitted:
             self._consumer.commit(dict(self._uncommitted.items()))
+        self._uncommitted.clear()
+
+    def drop_uncommitted(self) -> None:
+        """Commit none of the records printed since the last commit."""
         self._uncommitted.clear()
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:

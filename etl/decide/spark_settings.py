@@ -79,6 +79,8 @@ _PRINTED = re.compile(
 _EXCEPTION = re.compile(r"^(?:: |Caused by: )?((?:[a-z]\w*\.)+[A-Z][\w$]*(?:: [^\n]*)?)$", re.M)
 """The line of a Java stack trace with an exception; the last one is the cause of the others."""
 _GATEWAY = "JAVA_GATEWAY_EXITED"
+_LAUNCHER_LOST = "CMD: bad array subscript"
+"""Of the script spark-class, if the first JVM ended before it printed the second one's command."""
 _UNNAMED_USER = re.compile(r"invalid null input: name|basedir must be absolute: \?/")
 """Of the JVM's UnixLoginModule, and of Ivy below the JVM's `user.home`, which is `?`."""
 _UNRESPONSIVE = re.compile(
@@ -106,11 +108,8 @@ def error_of_start(
     if _UNNAMED_USER.search(both):
         return unnamed_user_error()
     cause = _cause_in(raised) or _cause_in(printed)
-    if cause is None and not printed.strip() and _GATEWAY in raised:
-        return ProcessLost(
-            "Spark's JVM ended at its start, without output",
-            action="Check the memory of this machine: what killed the process?",
-        )
+    if _GATEWAY in raised and (cause is None or _LAUNCHER_LOST in cause):
+        return _jvm_lost_at_start(printed)
     master = settings.get(MASTER, "local")
     unresponsive = _UNRESPONSIVE.search(both)
     if unresponsive and not master.startswith("local"):
@@ -131,6 +130,16 @@ def error_of_start(
     if key is not None:
         action = f"Check {key}"
     return SettingsError(message, key=key, action=action)
+
+
+def _jvm_lost_at_start(printed: str) -> ProcessLost:
+    """Return the error for a JVM that gave no reason for its end: something killed it."""
+    lines = printed.strip().splitlines()
+    output = f"after {lines[-1].strip()!r}" if lines else "without output"
+    return ProcessLost(
+        f"Spark's JVM ended at its start, {output}",
+        action="Check the memory of this machine: what killed the process?",
+    )
 
 
 def _cause_in(text: str) -> str | None:

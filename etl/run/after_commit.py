@@ -102,6 +102,11 @@ def compact_when_due(settings: Settings, services: HasSpark, report: Report) -> 
         message = f"Small files remain: {error.message}"
         report.add(Outcome.TABLE_NOT_COMPACTED, _with_action(message, error))
         return
+    except Exception as error:  # of Spark or Java: the rows are committed all the same
+        reason = str(error).strip().partition("\n")[0]
+        message = f"Small files remain: {type(error).__name__}: {reason}"
+        report.add(Outcome.TABLE_NOT_COMPACTED, f"{message}. `etl table compact` shows all of it")
+        return
     if done.files_removed:
         report.add(Outcome.TABLE_COMPACTED, became(settings.table.path, done))
 

@@ -10,11 +10,12 @@ etl/streams/group_member.py).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,19 +24,28 @@ _CLOSED_WITHIN_S = 1.0
 
 
 class Results:
-    """Wakes the thread that polls when a call has a result."""
+    """Wakes the thread that polls when a call has a result.
+
+    A queue, because Ctrl-C in the middle of `Event.wait` may leave the event's lock held: then each
+    lane would wait for it.
+    """
 
     def __init__(self) -> None:
-        self._arrived = threading.Event()
+        self._arrived: SimpleQueue[None] = SimpleQueue()
 
     def notify(self) -> None:
         """Wake the thread in `wait`, or the next one that calls it."""
-        self._arrived.set()
+        if self._arrived.empty():
+            self._arrived.put(None)
 
     def wait(self, deadline: float) -> None:
         """Wait for a result that arrived since the last call, until `time.monotonic` is that."""
-        self._arrived.wait(max(0.0, deadline - time.monotonic()))
-        self._arrived.clear()
+        with contextlib.suppress(Empty):
+            self._arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+        # Two lanes may have notified at once.
+        with contextlib.suppress(Empty):
+            while True:
+                self._arrived.get_nowait()
 
 
 class Lane:

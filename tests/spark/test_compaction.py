@@ -66,7 +66,7 @@ def content(path: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def three(tmp_path: Path) -> str:
-    return table_of(tmp_path / "table", *["clicks"] * 3)
+    return table_of(tmp_path / "a:table`", *["clicks"] * 3)
 
 
 @pytest.fixture
@@ -252,3 +252,16 @@ def test_files_that_a_run_cannot_compact_are_reported_and_the_outcome_of_the_run
     assert outcome is Outcome.TABLE_NOT_COMPACTED and outcome.is_loud
     assert "A file that the table's log names does not exist" in result
     assert len(DeltaTable(three).file_uris()) == 3
+
+
+def test_an_unknown_error_of_spark_leaves_the_outcome_of_the_run_too(three: str) -> None:
+    class Failing(World):
+        def spark(self) -> Any:
+            raise ValueError("no parser\nat a.b.C")
+
+    assert after_a_run(conf(three, 3), Failing()) == [
+        (
+            Outcome.TABLE_NOT_COMPACTED,
+            "Small files remain: ValueError: no parser. `etl table compact` shows all of it",
+        )
+    ]

@@ -7,10 +7,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from itertools import islice
+from itertools import count, islice
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -388,7 +389,7 @@ def test_a_batch_that_the_line_does_not_carry_is_raised_and_delays_no_other() ->
         broker.script[FETCH].extend([stalls_after(90_000)] * 40)
         returned: list[int] = []
         failures = 0
-        settings = {"request_timeout_s": 0.4, "max_partition_fetch_bytes": 128 << 10}
+        settings = {"request_timeout_s": 0.1, "max_partition_fetch_bytes": 128 << 10}
         with opened(broker, assigned=[P1, P0], **settings) as consumer:
             while len(broker.fetched) < 16:
                 if broker.log("clicks").log_end == len(returned):
@@ -547,6 +548,37 @@ def test_a_broker_of_0_8_is_read_and_the_end_of_its_log_is_reported() -> None:
             consumer.seek(P0, 99)
             with pytest.raises(RanOutBeforeUntil):
                 polled(consumer, 1)
+
+
+def test_ctrl_c_at_any_line_of_a_wait_leaves_it_usable() -> None:
+    for line in count(1):
+        results = Results()
+        if not interrupted_at(line, lambda: results.wait(time.monotonic() + 0.001)):  # noqa: B023
+            break
+        done = Lane("after", results).submit(lambda: "a result")
+        results.wait(time.monotonic() + 20)
+        assert done.result(20) == "a result"
+    assert line > 5
+
+
+def interrupted_at(nth: int, call: Callable[[], object]) -> bool:
+    """Raise KeyboardInterrupt at the nth line of Python that `call` executes; False if it ends."""
+    lines = count(1)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and next(lines) == nth:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_a_position_in_a_jafka_log_is_that_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from etl.cli import record_commands
+from etl.cli.common_options import OutputFailed
+from etl.commands.peek import Ended, TailedGroup, TailRequest
+from etl.streams.records import Record
 from etl.testkit.server_process import wait_until
 from tests.builders import conf_in
 from tests.command_result import CommandResult, refused, run_etl
@@ -110,6 +116,42 @@ def test_an_expired_offset_names_commands(broker: FakeCoordinator, conf: Path) -
     assert result.code == 5
     assert "deleted by retention" in result.err and "etl records show" in result.err
     assert "seek" not in result.err
+
+
+class OneMessage:
+    """A consumer that returns two records of one compressed message of Jafka."""
+
+    is_rebalancing = False
+
+    def subscribe(self, topics: tuple[str, ...], listener: object) -> None:
+        pass
+
+    def poll(self, timeout_s: float) -> dict[str, list[Record]]:
+        records = []
+        for index in range(2):
+            records.append(Record("clicks", 0, 113, None, None, b"v", (), 3, index, 113))
+        return {"clicks 0": records}
+
+
+def test_an_end_inside_a_compressed_message_is_named_since_the_group_begins_there_again() -> None:
+    consumer: Any = OneMessage()
+    tailed = TailedGroup(consumer, ("clicks",), TailRequest("lookers", most=2))
+    assert len(list(tailed.records())) == 2
+    assert tailed.ended is Ended.INSIDE
+
+
+def test_a_closed_pipe_commits_nothing_of_what_may_not_have_been_read(
+    broker: FakeCoordinator, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = itertools.count(1)
+
+    def fail() -> None:
+        if next(printed) == 2:
+            raise OutputFailed(BrokenPipeError())
+
+    monkeypatch.setattr(record_commands, "raise_output_failure", fail)
+    assert tail(conf, "--commit").code == 141
+    assert not broker.world.committed and not broker.group.members
 
 
 def test_ctrl_c_leaves_the_group(broker: FakeCoordinator, conf: Path) -> None:

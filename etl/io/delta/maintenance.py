@@ -80,14 +80,13 @@ def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:
     Raises TableUnreachable if another writer changed the same files meanwhile, or the table cannot
     be written.
     """
-    from delta.tables import DeltaTable
-
     sizes = {
         f"{_OPTIMIZE}minFileSize": str(-(-target_bytes // 2)),
         f"{_OPTIMIZE}maxFileSize": str(target_bytes),
     }
+    # As SQL: Delta's DeltaTable.optimize does not escape a backtick in the path.
     with _translated(path), _set(spark, sizes):
-        [row] = DeltaTable.forPath(spark, spark_path(path)).optimize().executeCompaction().collect()
+        [row] = spark.sql(f"OPTIMIZE {_name_of(path)}").collect()
     metrics: Any = row["metrics"]
     added = metrics["filesAdded"]["totalSize"] or 0
     removed = metrics["filesRemoved"]["totalSize"] or 0
@@ -167,8 +166,13 @@ def _checkpoint_by_spark(path: str, spark: SparkSession) -> int:
 
 
 def _vacuum(path: str, kept: timedelta) -> str:
-    named = spark_path(path).replace("`", "``")
-    return f"VACUUM delta.`{named}` RETAIN {_hours(kept)} HOURS"
+    return f"VACUUM {_name_of(path)} RETAIN {_hours(kept)} HOURS"
+
+
+def _name_of(path: str) -> str:
+    """Return the table's name in SQL."""
+    escaped = spark_path(path).replace("`", "``")
+    return f"delta.`{escaped}`"
 
 
 def _hours(kept: timedelta) -> int:

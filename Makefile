@@ -48,7 +48,8 @@ test: ## lint and tests
 # compile the kernels. A module that cannot be imported is reported by the gate.
 collect: setup
 	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null 2>&1 || true
-	@$(BIN)/python -c 'from etl.commands.package import compiled_kernels; compiled_kernels()'
+	@$(BIN)/python -c 'from etl.commands.package import compiled_kernels; compiled_kernels()' \
+		>/dev/null 2>&1 || true
 
 # Each worker has its own cluster and Spark. Files run in the order of testpaths, the longest first
 # (tests/units_of_work.py).

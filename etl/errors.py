@@ -330,7 +330,7 @@ class Stopped(EtlError):
 
 
 def follows_interrupt(error: BaseException) -> bool:
-    """True for KeyboardInterrupt, and for an exception that it caused.
+    """True for KeyboardInterrupt, and for an exception that was raised while it was handled.
 
     It may come between any two instructions: in the middle of `Condition.wait` it makes the release
     of the lock fail, and py4j closes its connection.

@@ -297,8 +297,9 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
         return print_error(_exit_error(error), wants_json)
     except Exception as error:
         if follows_interrupt(error):
-            return print_error(Stopped(f"Stopped. {_NOTHING_LOST}"), wants_json)
-        # a bug: print what a report needs
+            message = f"Stopped ({type(error).__name__}: {error}). {_NOTHING_LOST}"
+            return print_error(Stopped(message), wants_json)
+        # A bug: print what a report needs.
         lines = json_lines()
         if lines:
             lines.write("error", "bug", traceback=traceback.format_exc())

@@ -112,9 +112,11 @@ def show_records(
         if follows_interrupt(failure):
             source.ended = Ended.STOPPED
             screen.end(source)
+            raise_output_failure()
             raise Stopped(f"Stopped. {stop()}") from None
         if isinstance(failure, EtlError):
             screen.end(source, failure)
+            raise_output_failure()
         raise
     screen.end(source)
     raise_output_failure()

@@ -122,6 +122,8 @@ class TailLines:
         note = counted(tailed.given, "record")
         if tailed.ended:
             note += f"; {tailed.ended.value}"
+        if tailed.ended is Ended.INSIDE:
+            note += "; the group does not continue behind a message that was printed in part"
         else:
             note += ", until the error below"
         self._note(note)

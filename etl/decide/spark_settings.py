@@ -71,11 +71,15 @@ def invalid_settings(settings: Mapping[str, str]) -> Iterator[SettingsError]:
 
 
 _PRINTED = re.compile(
-    r"^(?:Exception in thread .*?: |Error: |Invalid |Too small |Unrecognized |Unable to |"
-    r"Could not |Improperly |Conflicting |[\w/.-]+: (?:line|error)|/.*: No such file).*$",
+    r"^(?:Error occurred during initialization of VM\n|Exception in thread .*?: |Error: |ERROR: |"
+    r"Error opening |Invalid |Too small |Unrecognized |Unable to |Could not |Improperly |"
+    r"Conflicting |Failed to find |JAVA_HOME is not set|[\w/.-]+: (?:line|error)|"
+    r"/.*: No such file).*$",
     re.MULTILINE,
 )
 """A line in which a JVM, or its start script, says why it ends."""
+_INITIALIZATION = "Error occurred during initialization of VM\n"
+"""The JVM's reason is in the next line."""
 _EXCEPTION = re.compile(r"^(?:: |Caused by: )?((?:[a-z]\w*\.)+[A-Z][\w$]*(?:: [^\n]*)?)$", re.M)
 """The line of a Java stack trace with an exception; the last one is the cause of the others."""
 _GATEWAY = "JAVA_GATEWAY_EXITED"
@@ -107,9 +111,12 @@ def error_of_start(
     both = f"{printed}\n{raised}"
     if _UNNAMED_USER.search(both):
         return unnamed_user_error()
-    cause = _cause_in(raised) or _cause_in(printed)
+    cause = cause_in(raised) or cause_in(printed)
     if _GATEWAY in raised and (cause is None or _LAUNCHER_LOST in cause):
-        return _jvm_lost_at_start(printed)
+        return ProcessLost(
+            "Spark's JVM ended at its start and printed no reason",
+            action="Check the memory of this machine: what killed the process?",
+        )
     master = settings.get(MASTER, "local")
     unresponsive = _UNRESPONSIVE.search(both)
     if unresponsive and not master.startswith("local"):
@@ -132,24 +139,14 @@ def error_of_start(
     return SettingsError(message, key=key, action=action)
 
 
-def _jvm_lost_at_start(printed: str) -> ProcessLost:
-    """Return the error for a JVM that gave no reason for its end: something killed it."""
-    lines = printed.strip().splitlines()
-    output = f"after {lines[-1].strip()!r}" if lines else "without output"
-    return ProcessLost(
-        f"Spark's JVM ended at its start, {output}",
-        action="Check the memory of this machine: what killed the process?",
-    )
-
-
-def _cause_in(text: str) -> str | None:
+def cause_in(text: str) -> str | None:
     """Return Java's own line with the cause; None if there is none."""
     exceptions = _EXCEPTION.findall(text)
     if exceptions:
         return str(exceptions[-1]).strip()
     printed = _PRINTED.search(text)
     if printed:
-        return _IN_THREAD.sub("", printed[0]).strip()
+        return _IN_THREAD.sub("", printed[0].removeprefix(_INITIALIZATION)).strip()
     return None
 
 

@@ -430,8 +430,10 @@ def _reported_error(error: BaseException) -> EtlError:
     """
     if isinstance(error, EtlError):
         return error
-    if follows_interrupt(error):
+    if isinstance(error, KeyboardInterrupt):
         return Stopped("Stopped")
+    if follows_interrupt(error):
+        return Stopped(f"Stopped ({type(error).__name__}: {error})")
     return EtlError(f"A bug: {type(error).__name__}: {error}")
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from etl.decide.spark_settings import cause_in
 from etl.decide.table_storage import is_compaction_due, small_files
-from etl.errors import EtlError
+from etl.errors import EtlError, follows_interrupt, whole_text
 from etl.io.brokers.group_offsets import MirrorWriter, commit_to_mirror_group
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_deletion_vectors
@@ -103,9 +104,10 @@ def compact_when_due(settings: Settings, services: HasSpark, report: Report) -> 
         report.add(Outcome.TABLE_NOT_COMPACTED, _with_action(message, error))
         return
     except Exception as error:  # of Spark or Java: the rows are committed all the same
-        reason = str(error).strip().partition("\n")[0]
-        message = f"Small files remain: {type(error).__name__}: {reason}"
-        report.add(Outcome.TABLE_NOT_COMPACTED, f"{message}. `etl table compact` shows all of it")
+        if follows_interrupt(error):
+            raise
+        reason = cause_in(whole_text(error)) or f"{type(error).__name__}: {error}"
+        report.add(Outcome.TABLE_NOT_COMPACTED, f"Small files remain: {reason}")
         return
     if done.files_removed:
         report.add(Outcome.TABLE_COMPACTED, became(settings.table.path, done))

@@ -257,11 +257,8 @@ def test_files_that_a_run_cannot_compact_are_reported_and_the_outcome_of_the_run
 def test_an_unknown_error_of_spark_leaves_the_outcome_of_the_run_too(three: str) -> None:
     class Failing(World):
         def spark(self) -> Any:
-            raise ValueError("no parser\nat a.b.C")
+            raise ValueError("An error occurred while calling o1.sql.\n: java.lang.X: no parser")
 
     assert after_a_run(conf(three, 3), Failing()) == [
-        (
-            Outcome.TABLE_NOT_COMPACTED,
-            "Small files remain: ValueError: no parser. `etl table compact` shows all of it",
-        )
+        (Outcome.TABLE_NOT_COMPACTED, "Small files remain: java.lang.X: no parser")
     ]

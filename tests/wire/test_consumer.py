@@ -555,9 +555,13 @@ def test_ctrl_c_at_any_line_of_a_wait_leaves_it_usable() -> None:
         results = Results()
         if not interrupted_at(line, lambda: results.wait(time.monotonic() + 0.001)):  # noqa: B023
             break
-        done = Lane("after", results).submit(lambda: "a result")
-        results.wait(time.monotonic() + 20)
+        lane = Lane("after", results)
+        done = lane.submit(lambda: "a result")
+        deadline = time.monotonic() + 20
+        results.wait(deadline)
+        assert time.monotonic() < deadline, "the result wakes the wait"
         assert done.result(20) == "a result"
+        lane.close(lambda: None)
     assert line > 5
 
 

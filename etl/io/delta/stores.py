@@ -391,9 +391,9 @@ def translate(failure: Exception, path: str) -> Exception:
         return TableUnreachable(
             "Another writer changed the table during this append",
             path=path,
-            action="Check who else writes to it (DESCRIBE HISTORY): beside a replay also `etl table "
-            "compact` and `etl table maintain`. This run committed nothing; the next run appends "
-            "the same plan again",
+            action="Check who else writes to it (DESCRIBE HISTORY). Beside a replay these may be "
+            "`etl table compact` and `etl table maintain`, too. This run committed nothing; the "
+            "next run appends the same plan again",
         )
     if marked is None and isinstance(failure, DeltaError):
         marked = not_supported(failure, path) or _removed(failure, path)

@@ -294,6 +294,38 @@ EXITED = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its p
             "user id",
             None,
         ),
+        (
+            {},
+            EXITED,
+            "Error opening zip file or JAR manifest missing : /a.jar\nagent library failed to init",
+            "/a.jar",
+            None,
+        ),
+        (
+            {},
+            EXITED,
+            "Error occurred during initialization of VM\nMultiple garbage collectors selected",
+            "start: Multiple garbage collectors selected",
+            None,
+        ),
+        (
+            {},
+            EXITED,
+            "Error occurred during initialization of VM\n"
+            "Initial heap size set to a larger value than the maximum heap size",
+            "Initial heap size",
+            MEMORY,
+        ),
+        ({}, EXITED, "ERROR: transport error 202: bind failed: Address in use", "202", None),
+        (
+            {},
+            EXITED,
+            "Error opening zip file or JAR manifest missing : /a.jar\n"
+            "/spark/bin/spark-class: line 97: CMD: bad array subscript",
+            "/a.jar",
+            None,
+        ),
+        ({}, EXITED, "JAVA_HOME is not set", "JAVA_HOME", None),
     ],
 )
 def test_a_session_that_does_not_start_is_reported_with_javas_reason_and_the_key(

@@ -275,6 +275,8 @@ _FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1"
 """For a JVM that lives less than a minute: its second compiler would take half of the processor
 time (docs/adr/0033). No garbage collector is set, since a JVM with two does not start.
 """
+_CATALOG_IN = "spark.sql.catalogImplementation"
+_HIVE = "hive"
 _LOOPBACK = "127.0.0.1"
 _LOCAL_DEFAULTS = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
 _PYTHON = "spark.pyspark.python"
@@ -315,13 +317,22 @@ def build_session(
         _translating_zone_errors(time_zone(settings)),
     ):
         session = builder.getOrCreate()
-        # Spark checks these settings when it first uses them: let them fail here.
-        state = session._jsparkSession.sessionState()
-        if chosen.get(CATALOG, _DEFAULTS[CATALOG]) != _DEFAULTS[CATALOG]:
-            with _translating_start_errors(chosen, log, key=CATALOG):
-                state.catalogManager().v2SessionCatalog()
+        if session.sparkContext.getConf().get(_CATALOG_IN) != _HIVE:
+            _use_catalog(session, chosen, log)
     _log_accumulator_errors(session)
     return session
+
+
+def _use_catalog(session: SparkSession, settings: Mapping[str, str], log: Path | None) -> None:
+    """Let Spark check the settings that it checks at their first use.
+
+    Not for a Hive metastore: its client copies Hadoop's settings, and `enter_store` has not set the
+    store's keys yet.
+    """
+    state = session._jsparkSession.sessionState()
+    if settings.get(CATALOG, _DEFAULTS[CATALOG]) != _DEFAULTS[CATALOG]:
+        with _translating_start_errors(settings, log, key=CATALOG):
+            state.catalogManager().v2SessionCatalog()
 
 
 @contextlib.contextmanager

@@ -120,12 +120,12 @@ class TailLines:
     def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
         """Print a note after the last record."""
         note = counted(tailed.given, "record")
-        if tailed.ended:
+        if tailed.ended is None:
+            note += ", until the error below"
+        else:
             note += f"; {tailed.ended.value}"
         if tailed.ended is Ended.INSIDE:
             note += "; the group does not continue behind a message that was printed in part"
-        else:
-            note += ", until the error below"
         self._note(note)
 
 
